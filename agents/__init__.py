@@ -1,0 +1,1 @@
+"""Shared rooms of both agents: core, kube, runtime, pki."""

@@ -1,0 +1,1 @@
+"""What every room stands on: errors, clock, logging, files, shutdown, configuration, durations, YAML."""

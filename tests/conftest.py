@@ -1,0 +1,3 @@
+"""Levels, skips and what all tests share."""
+
+pytest_plugins: list[str] = []
