@@ -10,14 +10,19 @@ from pydantic.alias_generators import to_camel
 
 from agents.core.duration import InvalidDuration, format_duration, parse_duration
 from agents.core.errors import AgentError, FatalError
-from agents.core.yamlio import YamlError, load_yaml
+from agents.core.yamlio import YamlError, dump_json, load_yaml
 
 
 class ConfigModel(BaseModel):
     """Base of configuration models: frozen, camelCase in the file, unknown keys tolerated."""
 
     model_config = ConfigDict(
-        frozen=True, extra="ignore", alias_generator=to_camel, populate_by_name=True, use_attribute_docstrings=True
+        frozen=True,
+        strict=True,
+        extra="ignore",
+        alias_generator=to_camel,
+        populate_by_name=True,
+        use_attribute_docstrings=True,
     )
 
 
@@ -71,7 +76,8 @@ def read_mapping(path: Path) -> Mapping[str, object]:
 def parse_config(path: Path, value: Mapping[str, object], model: type[M]) -> M:
     """Turn a decoded file into a model; same errors as `load_config`."""
     try:
-        return model.model_validate(value)
+        # By way of JSON, whose strict mode knows that an array may become a tuple.
+        return model.model_validate_json(dump_json(value))
     except ValidationError as error:
         # Inputs are left out: a configuration may hold secrets.
         raise ConfigError(

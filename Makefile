@@ -1,0 +1,79 @@
+# Two commands for a newcomer: `make demo` and `make test`. Everything else is listed by `make help`.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+AGENT ?= binary
+KEEP ?=
+NODE ?= worker-1
+SOURCES := $(shell git ls-files 'agents/*.py' 'osc/*.py' 'systemd/*.py' 'nodeagent/*.py' 2>/dev/null)
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+$(VENV)/.ready: requirements/dev.lock scripts/make-venv.sh
+	@PYTHON=$(PYTHON) bash scripts/make-venv.sh $(VENV)
+
+.PHONY: venv
+venv: $(VENV)/.ready ## virtual environment with the pinned dependencies
+
+build/bin/gardener-node-agent: $(SOURCES) packaging/pyinstaller/node_agent.py packaging/pyinstaller/build.py requirements/dev.lock | $(VENV)/.ready
+	@$(RUN) packaging/pyinstaller/build.py
+
+.PHONY: binary
+binary: build/bin/gardener-node-agent ## the node agent as one file: build/bin/gardener-node-agent
+
+.PHONY: demo
+demo: $(VENV)/.ready binary ## a machine joins a real cluster, changes, crashes and heals (KEEP=1 leaves it up)
+	@$(RUN) -m tests.lab demo --agent $(AGENT) $(if $(KEEP),--keep)
+
+.PHONY: lab-shell
+lab-shell: $(VENV)/.ready ## a shell in a machine of the lab (NODE=worker-1)
+	@$(RUN) -m tests.lab shell $(NODE)
+
+.PHONY: lab-down
+lab-down: $(VENV)/.ready ## remove everything that the lab started
+	@$(RUN) -m tests.lab down
+
+.PHONY: lint
+lint: $(VENV)/.ready ## format, rules, types, import contracts, generated documents
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+	$(RUN) scripts/conformance.py --check
+
+.PHONY: format
+format: $(VENV)/.ready ## format and fix what can be fixed
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+
+.PHONY: unit
+unit: $(VENV)/.ready ## unit tests only: no network, no root, seconds
+	$(RUN) -m pytest -m "not (integration or machine or e2e or chaos or bench)" $(ARGS)
+
+.PHONY: test
+test: $(VENV)/.ready binary ## every level: unit, integration, machines, the demo's scenario, faults
+	$(RUN) -m pytest -m "not bench" --cov=agents --cov=osc --cov=systemd --cov-branch --cov-report=term:skip-covered --cov-fail-under=95 $(ARGS)
+
+.PHONY: bench
+bench: $(VENV)/.ready binary ## figures beside their targets, also as build/bench.json
+	$(RUN) -m tests.bench $(ARGS)
+
+.PHONY: conformance
+conformance: $(VENV)/.ready ## write docs/conformance.md from the tests' docstrings
+	$(RUN) scripts/conformance.py
+
+.PHONY: lock
+lock: $(VENV)/.ready ## pin the dependencies anew
+	cd requirements && for name in dev runtime; do \
+	  ../$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+	    --no-header --no-annotate --upgrade $$([ $$name = runtime ] && echo -c dev.lock) $$name.in -o $$name.lock; done
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf build $(VENV)

@@ -1,0 +1,1 @@
+"""gardener-node-agent: makes a machine match its OperatingSystemConfig."""

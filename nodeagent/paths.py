@@ -1,0 +1,106 @@
+"""Every path that the agent itself owns or reads on a node (contract, section 3)."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """All paths below one root, so that a test can have a machine of its own."""
+
+    root: Path = Path("/")
+
+    @property
+    def base(self) -> Path:
+        """Directory of the agent's own state and credentials."""
+        return self.root / "var/lib/gardener-node-agent"
+
+    @property
+    def temporary(self) -> Path:
+        """Scratch directory, 0700."""
+        return self.base / "tmp"
+
+    @property
+    def credentials(self) -> Path:
+        """Directory of kubeconfig and bootstrap token, 0700."""
+        return self.base / "credentials"
+
+    @property
+    def kubeconfig(self) -> Path:
+        """Our kubeconfig with the client certificate, 0600."""
+        return self.credentials / "kubeconfig"
+
+    @property
+    def bootstrap_token(self) -> Path:
+        """Bootstrap token from user data; removed once the node has joined."""
+        return self.credentials / "bootstrap-token"
+
+    @property
+    def cluster_ca(self) -> Path:
+        """The API server's CA, for the bootstrap client."""
+        return self.base / "cluster-ca.crt"
+
+    @property
+    def machine_name(self) -> Path:
+        """Name of the Machine, part of the client certificate's subject."""
+        return self.base / "machine-name"
+
+    @property
+    def zone(self) -> Path:
+        """Zone of the node; written by gardenadm only."""
+        return self.base / "zone"
+
+    @property
+    def last_applied(self) -> Path:
+        """The last OperatingSystemConfig that was applied completely."""
+        return self.base / "last-applied-osc.yaml"
+
+    @property
+    def pending_changes(self) -> Path:
+        """The journal: what is left of the current OperatingSystemConfig."""
+        return self.base / "last-computed-osc-changes.yaml"
+
+    @property
+    def desired(self) -> Path:
+        """The last valid OperatingSystemConfig that was asked for, for operators' commands."""
+        return self.base / "desired-osc.yaml"
+
+    @property
+    def status(self) -> Path:
+        """What the agent is doing, for operators' commands."""
+        return self.root / "run/gardener-node-agent/status.json"
+
+    @property
+    def own_unit(self) -> Path:
+        """Unit file of the agent."""
+        return self.systemd / "gardener-node-agent.service"
+
+    @property
+    def systemd(self) -> Path:
+        """Directory of units and drop-ins."""
+        return self.root / "etc/systemd/system"
+
+    @property
+    def kubelet(self) -> Path:
+        """The kubelet's directory, 0755."""
+        return self.root / "var/lib/kubelet"
+
+    @property
+    def kubelet_bootstrap_kubeconfig(self) -> Path:
+        """What the kubelet bootstraps itself with."""
+        return self.kubelet / "kubeconfig-bootstrap"
+
+    @property
+    def kubelet_kubeconfig(self) -> Path:
+        """The kubelet's own kubeconfig; it exists once the kubelet has bootstrapped."""
+        return self.kubelet / "kubeconfig-real"
+
+    @property
+    def kubelet_client_certificate(self) -> Path:
+        """The kubelet's current client certificate."""
+        return self.kubelet / "pki/kubelet-client-current.pem"
+
+    @property
+    def reserved(self) -> tuple[Path, ...]:
+        """Files of the agent's own state that no OperatingSystemConfig may write; a directory stands for all below it."""
+        return (self.credentials, self.temporary, self.last_applied, self.pending_changes, self.desired)
