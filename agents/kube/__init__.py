@@ -1,0 +1,4 @@
+"""The Kubernetes API: typed reads, patches and watches, with a deadline on every wait and an error class for every failure.
+
+The only room that imports kubernetes_asyncio.
+"""

@@ -1,0 +1,220 @@
+"""Typed reads and writes over a transport.
+
+Reads give projections. Writes take plain mappings and are patches; `replace` (PUT) is for Leases that we own whole, because
+the node-agent authorizer forbids PATCH there (contract 4.8). Each call has a deadline in seconds and raises an `ApiError`.
+"""
+
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from random import Random
+from typing import Generic, TypeVar
+
+from pydantic import BaseModel, Field, ValidationError
+
+from agents.core.yamlio import dump_json
+from agents.kube.errors import InvalidResponse
+from agents.kube.objects import Items, KubeObject, ObjectMeta, Projection
+from agents.kube.patch import Patch
+from agents.kube.resource import Resource
+from agents.kube.transport import CONNECT_DEADLINE_SECONDS, DEADLINE_SECONDS, Call, Transport
+from agents.kube.watch import READ_DEADLINE_SECONDS, Watch, open_watch
+
+T = TypeVar("T", bound=KubeObject)
+M = TypeVar("M", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """Which objects of a kind; empty means all."""
+
+    label: str = ""
+    field: str = ""
+
+    def query(self) -> tuple[tuple[str, str], ...]:
+        """Return the query parameters."""
+        pairs = (("labelSelector", self.label), ("fieldSelector", self.field))
+        return tuple((key, value) for key, value in pairs if value)
+
+
+EVERYTHING = Selector()
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectList(Generic[T]):
+    """Objects, and the version from which a watch continues."""
+
+    items: tuple[T, ...]
+    resource_version: str
+
+
+class _List(Projection, Generic[T]):
+    metadata: ObjectMeta = Field(default_factory=ObjectMeta)
+    items: Items[T] = ()
+
+
+class Client:
+    """Reads and writes objects of one API server.
+
+    Args:
+        transport: the wire; closed with the client.
+        rng: for the length of watches.
+    """
+
+    def __init__(self, *, transport: Transport, rng: Random) -> None:
+        self._transport = transport
+        self._rng = rng
+
+    async def get(
+        self,
+        resource: Resource[T],
+        name: str,
+        *,
+        namespace: str | None = None,
+        deadline: float = DEADLINE_SECONDS,
+        connect_deadline: float = CONNECT_DEADLINE_SECONDS,
+    ) -> T:
+        """Read one object, past any cache."""
+        call = Call("GET", resource.path(name, namespace=namespace))
+        body = await self._transport.request(call, deadline=deadline, connect_deadline=connect_deadline)
+        return _parse(resource.model, body, call)
+
+    async def list(
+        self,
+        resource: Resource[T],
+        *,
+        namespace: str | None = None,
+        selector: Selector = EVERYTHING,
+        deadline: float = DEADLINE_SECONDS,
+    ) -> ObjectList[T]:
+        """Read all objects that a selector names, as of now."""
+        call = Call("GET", resource.collection(namespace), query=selector.query())
+        body = await self._transport.request(call, deadline=deadline)
+        parsed = _parse(_List[resource.model], body, call)  # type: ignore[name-defined]
+        if not parsed.metadata.resource_version:
+            raise InvalidResponse("list has no resource version", path=call.path)
+        return ObjectList(parsed.items, parsed.metadata.resource_version)
+
+    async def create(
+        self,
+        resource: Resource[T],
+        document: Mapping[str, object],
+        *,
+        namespace: str | None = None,
+        deadline: float = DEADLINE_SECONDS,
+        connect_deadline: float = CONNECT_DEADLINE_SECONDS,
+    ) -> T:
+        """Create an object; `apiVersion` and `kind` are added.
+
+        Raises:
+            AlreadyExists: the name is taken.
+        """
+        call = Call("POST", resource.collection(namespace), body=_complete(resource, document))
+        body = await self._transport.request(call, deadline=deadline, connect_deadline=connect_deadline)
+        return _parse(resource.model, body, call)
+
+    async def patch(
+        self,
+        resource: Resource[T],
+        name: str,
+        patch: Patch,
+        *,
+        namespace: str | None = None,
+        subresource: str | None = None,
+        deadline: float = DEADLINE_SECONDS,
+    ) -> T:
+        """Change the named fields of an object."""
+        path = resource.path(name, namespace=namespace, subresource=subresource)
+        call = Call("PATCH", path, query=patch.query, body=patch.body, content_type=patch.content_type)
+        return _parse(resource.model, await self._transport.request(call, deadline=deadline), call)
+
+    async def replace(
+        self,
+        resource: Resource[T],
+        name: str,
+        document: Mapping[str, object],
+        *,
+        namespace: str | None = None,
+        deadline: float = DEADLINE_SECONDS,
+        connect_deadline: float = CONNECT_DEADLINE_SECONDS,
+    ) -> T:
+        """Write a whole object (PUT): only for Leases that we own whole.
+
+        Everything that the document does not name is erased; it must carry `metadata.resourceVersion`.
+
+        Raises:
+            Conflict: the object has another resource version by now.
+        """
+        call = Call("PUT", resource.path(name, namespace=namespace), body=_complete(resource, document))
+        body = await self._transport.request(call, deadline=deadline, connect_deadline=connect_deadline)
+        return _parse(resource.model, body, call)
+
+    async def delete(
+        self,
+        resource: Resource[T],
+        name: str,
+        *,
+        namespace: str | None = None,
+        uid: str | None = None,
+        deadline: float = DEADLINE_SECONDS,
+    ) -> None:
+        """Delete an object.
+
+        Args:
+            resource: its kind.
+            name: its name.
+            namespace: its namespace, if it has one.
+            uid: delete only the object with this uid (else: Conflict).
+            deadline: seconds.
+        """
+        document: dict[str, object] = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        if uid is not None:
+            document["preconditions"] = {"uid": uid}
+        call = Call("DELETE", resource.path(name, namespace=namespace), body=dump_json(document))
+        await self._transport.request(call, deadline=deadline)
+
+    async def get_raw(self, path: str, *, deadline: float = DEADLINE_SECONDS) -> bytes:
+        """Read a path that holds no object, `/version` for example."""
+        return await self._transport.request(Call("GET", path, accept="*/*"), deadline=deadline)
+
+    def watch(
+        self,
+        resource: Resource[T],
+        *,
+        resource_version: str,
+        namespace: str | None = None,
+        selector: Selector = EVERYTHING,
+        read_deadline: float = READ_DEADLINE_SECONDS,
+    ) -> AbstractAsyncContextManager[Watch[T]]:
+        """Watch objects from a version on, over one connection; see `agents.kube.watch`."""
+        call = Call("GET", resource.collection(namespace), query=selector.query())
+        return open_watch(
+            self._transport,
+            call,
+            resource.model,
+            resource_version=resource_version,
+            rng=self._rng,
+            read_deadline=read_deadline,
+        )
+
+    async def reset_connections(self) -> None:
+        """Have new requests use a fresh connection and resolve the server's name anew."""
+        await self._transport.reset_connections()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._transport.close()
+
+
+def _complete(resource: Resource[T], document: Mapping[str, object]) -> bytes:
+    return dump_json({**document, "apiVersion": resource.api_version, "kind": resource.kind})
+
+
+def _parse(model: type[M], body: bytes, call: Call) -> M:
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        places = [".".join(str(part) for part in problem["loc"]) for problem in error.errors(include_input=False)]
+        raise InvalidResponse(
+            "answer is not the object that was asked for", method=call.method, path=call.path, fields=places[:5]
+        ) from error

@@ -1,0 +1,72 @@
+"""Loads the two classes of kubernetes_asyncio that we use, without its generated models.
+
+Importing any part of the library imports 1,300 modules, 37 MiB, none of which we use: objects are read as projections
+(`agents.kube.models`) and written as patches. So placeholder packages take the places of `kubernetes_asyncio`, `.client` and
+`.client.models` first. Each has the real directory as its path, and resolves only the names that are asked for here. If the
+real package is loaded already, it is used and nothing is replaced.
+
+Goes away when the library imports lazily: tomplus/kubernetes_asyncio#293.
+"""
+
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from agents.core.errors import FatalError
+
+PACKAGE = "kubernetes_asyncio"
+
+EXPORTS = {
+    "ApiClient": "kubernetes_asyncio.client.api_client",
+    "Configuration": "kubernetes_asyncio.client.configuration",
+}
+
+
+def load(name: str) -> Any:
+    """Return a class of the library, `ApiClient` or `Configuration`.
+
+    Raises:
+        FatalError: the library is not installed.
+    """
+    if PACKAGE not in sys.modules:
+        _install()
+    return getattr(import_module(EXPORTS[name]), name)
+
+
+def placeholder(name: str, path: Path, exports: Mapping[str, str]) -> ModuleType:
+    """Make a package that finds its real submodules but resolves only some names."""
+    module = ModuleType(name, doc="Placeholder, see agents/kube/lean.py.")
+    spec = ModuleSpec(name, None, is_package=True)
+    spec.submodule_search_locations = [str(path)]
+    module.__spec__ = spec
+    module.__path__ = [str(path)]
+
+    def resolve(attribute: str) -> object:
+        if attribute not in exports:
+            raise AttributeError(f"{name}.{attribute} is left out on purpose, see agents/kube/lean.py")
+        return getattr(import_module(exports[attribute]), attribute)
+
+    module.__getattr__ = resolve  # type: ignore[method-assign]
+    return module
+
+
+def _install() -> None:
+    spec = find_spec(PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        raise FatalError("kubernetes_asyncio is not installed")
+    root = Path(next(iter(spec.submodule_search_locations)))
+    for name, path, exports in (
+        (PACKAGE, root, {}),
+        (f"{PACKAGE}.client", root / "client", EXPORTS),
+        (f"{PACKAGE}.client.models", root / "client" / "models", {}),
+    ):
+        module = placeholder(name, path, exports)
+        sys.modules[name] = module
+        parent, _, child = name.rpartition(".")
+        if parent:
+            setattr(sys.modules[parent], child, module)
