@@ -22,7 +22,7 @@ KIND = "NodeAgentConfiguration"
 SUPPORTED_MINORS = range(32, 37)
 SHORTEST_SYNC = timedelta(seconds=15)
 SHORTEST_STUCK = timedelta(seconds=30)
-_VERSION = re.compile(r"^v?(\d+)\.(\d+)\.(\d+)(?:-([0-9A-Za-z.-]+))?(?:\+[0-9A-Za-z.-]+)?$")
+_VERSION = re.compile(r"^v?(\d+)(?:\.(\d+))?(?:\.(\d+))?(?:-([0-9A-Za-z.-]+))?(?:\+[0-9A-Za-z.-]+)?$")
 _CONFIG_FILE = re.compile(r"^config-(.+)\.yaml$")
 
 
@@ -128,7 +128,7 @@ class TokenSync(_Model):
 class TokenController(_Model):
     """Which tokens are kept on the node."""
 
-    sync_configs: tuple[TokenSync, ...] = ()
+    sync_configs: tuple[TokenSync, ...] = Field(default=(), strict=False)
     sync_period: Duration = timedelta(hours=1)
     """At least 15s."""
 
@@ -238,7 +238,15 @@ def parse_version(text: str) -> tuple[int, int, int, bool, str] | None:
     if not (match := _VERSION.match(text)):
         return None
     major, minor, patch, pre = match.groups()
-    return int(major), int(minor), int(patch), pre is None, pre or ""
+    return int(major), int(minor or 0), int(patch or 0), pre is None, pre or ""
+
+
+def full_version(text: str) -> str:
+    """Return a version with all three parts and without a leading `v`, as it goes onto the Node."""
+    key = parse_version(text)
+    if key is None:
+        return text
+    return f"{key[0]}.{key[1]}.{key[2]}" + (f"-{key[4]}" if key[4] else "")
 
 
 def find(directory: Path, version: str) -> Path:

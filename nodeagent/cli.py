@@ -1,0 +1,141 @@
+"""Command line of gardener-node-agent: reads flags, environment and configuration; nothing else reads them.
+
+Source: gardener cmd/gardener-node-agent/app (contract 1.2, 1.3, 1.10).
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from agents.core import logging
+from agents.core.config import ConfigError
+from agents.core.errors import AgentError
+from nodeagent import config
+from nodeagent.version import GARDENER_VERSION, VERSION
+
+_DESCRIPTION = """\
+Makes this machine match its OperatingSystemConfig: writes files, manages systemd units, keeps tokens and its own client
+certificate fresh, and reports a heartbeat to the cluster.
+"""
+_EPILOG = """\
+exit codes:
+  0  stopped on request (also: stopped in order to be started again by systemd)
+  1  wrong usage, unusable configuration, or an error that needs a restart
+
+files:
+  <config-dir>/config-<version>.yaml   configuration, kind NodeAgentConfiguration
+  /var/lib/gardener-node-agent         state and credentials
+  /run/gardener-node-agent/status.json what the agent is doing
+
+environment:
+  KUBECONFIG                                   replaces clientConnection.kubeconfig
+  EXPERIMENTAL_DISABLE_KUBERNETES_VERSION_CHECK=true  accepts any Kubernetes version
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line and the environment say."""
+
+    command: str
+    config_dir: Path
+    notify_socket: str
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(1, f"error: {message}\nSee '{self.prog} --help'.\n")
+
+
+def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
+    """Parse the command line; ends the process for `--help`, `--version` and wrong usage."""
+    flags = _Parser(add_help=False)
+    flags.add_argument(
+        "--config-dir", default=argparse.SUPPRESS, metavar="DIR", help="directory of the configuration file"
+    )
+    flags.add_argument(
+        "--version",
+        action="version",
+        version=f"gardener-node-agent {GARDENER_VERSION} (gardener-agents {VERSION})",
+        help="print the Gardener version that this build speaks, and its own",
+    )
+    parser = _Parser(
+        prog="gardener-node-agent",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        parents=[flags],
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(dest="command", title="commands", metavar="[command]")
+    commands.add_parser(
+        "bootstrap",
+        parents=[flags],
+        allow_abbrev=False,
+        help="install and start the agent's systemd unit, then exit",
+        description="Writes, enables and starts gardener-node-agent.service, and tests the connection to the API server.",
+    )
+    parsed = parser.parse_args(arguments)
+    directory = getattr(parsed, "config_dir", "")
+    if not directory:
+        parser.error("--config-dir is required")
+    return Options(
+        command=parsed.command or "run",
+        config_dir=Path(directory).absolute(),
+        notify_socket=environment.get("NOTIFY_SOCKET", ""),
+    )
+
+
+def load_config(options: Options, environment: Mapping[str, str]) -> tuple[Path, config.NodeAgentConfiguration]:
+    """Find, read and validate the configuration; `KUBECONFIG` wins over what it says.
+
+    Raises:
+        ConfigError: with every problem.
+    """
+    path = config.find(options.config_dir, GARDENER_VERSION)
+    check = environment.get("EXPERIMENTAL_DISABLE_KUBERNETES_VERSION_CHECK") != "true"
+    loaded = config.load(path, check_kubernetes_version=check)
+    if kubeconfig := environment.get("KUBECONFIG"):
+        connection = loaded.client_connection.model_copy(update={"kubeconfig": kubeconfig})
+        loaded = loaded.model_copy(update={"client_connection": connection})
+    return path, loaded
+
+
+def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] | None = None) -> int:
+    """Run a command; returns the exit code."""
+    environment = os.environ if environment is None else environment
+    # The configuration says how to log; what comes before it is said in Gardener's default form.
+    logging.configure("info", "json")
+    try:
+        options = parse(sys.argv[1:] if arguments is None else arguments, environment)
+        path, loaded = load_config(options, environment)
+    except SystemExit as exit_:
+        return exit_.code if isinstance(exit_.code, int) else 1
+    except ConfigError as error:
+        for problem in error.problems:
+            print(f"error: {error.fields['path']}: {problem}", file=sys.stderr)  # noqa: T201
+        return 1
+    logging.configure(loaded.log_level, loaded.log_format)  # type: ignore[arg-type]  # validated
+    from nodeagent import app  # heavy, and not needed to print a version or a mistake
+
+    log = logging.get_logger("gardener-node-agent" if options.command == "run" else "gardener-node-init")
+    log.info("Starting", command=options.command, version=VERSION, gardenerVersion=GARDENER_VERSION, config=str(path))
+    try:
+        return asyncio.run(
+            app.bootstrap(loaded) if options.command == "bootstrap" else app.run(loaded, options.notify_socket)
+        )
+    except AgentError as error:
+        log.error("Stopped by an error", error=error)
+        print(f"error: {error}", flush=True)  # noqa: T201 - the console, as Gardener's agent does
+        return 1
+    except KeyboardInterrupt:
+        return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,1 @@
+"""Make the machine match its OperatingSystemConfig."""

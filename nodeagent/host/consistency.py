@@ -1,0 +1,109 @@
+"""Compare what was applied with what is on the disk; reports, and leaves repairing to the next reconcile.
+
+Source: gardener pkg/nodeagent/bootstrappers/file_consistency_bootstrapper.go (contract 7.11). Unlike there, drop-ins and
+filePaths are really looked at, extension units and files and host names too (W13).
+"""
+
+import hashlib
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from agents.core import files
+from osc.codec import InvalidContent, decode_file_content
+from osc.merge import Effective
+from osc.types import File, Inline, Unit
+
+UNIT_DIRECTORIES = ("etc/systemd/system", "usr/lib/systemd/system", "lib/systemd/system")
+_ENCODINGS = {"": "", "plain": "", "b64": "b64", "base64": "b64"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One difference between what was applied and what is there."""
+
+    reason: str
+    """Reason of the event, for example `FileMismatch`."""
+    message: str
+    path: str | None = None
+    """Managed file to be written again, if that would help."""
+    unit: str | None = None
+    """Managed unit whose files are to be written again, if that would help."""
+
+
+def inspect(effective: Effective, *, loaded_units: Collection[str] | None, root: Path = Path("/")) -> Iterator[Finding]:
+    """Yield each difference.
+
+    Args:
+        effective: what was applied, of this host.
+        loaded_units: names of the units that systemd has loaded; None if it could not be asked.
+        root: where the machine's file system starts.
+    """
+    for file in effective.files:
+        if file.content.inline is not None and file.content.inline.data:
+            yield from _inspect_file(file, file.content.inline, root)
+    for unit in effective.units:
+        yield from _inspect_unit(unit, loaded_units, root)
+
+
+def _inspect_file(file: File, inline: Inline, root: Path) -> Iterator[Finding]:
+    encoding = _ENCODINGS.get(inline.encoding)
+    if encoding is None:
+        yield Finding("FileUnsupportedEncoding", f"file {file.path} has the unknown encoding {inline.encoding}")
+        return
+    try:
+        expected = decode_file_content(Inline(encoding=encoding, data=inline.data))
+    except InvalidContent as error:
+        yield Finding("FileDecodeError", f"content of file {file.path} cannot be decoded: {error}")
+        return
+    try:
+        found = files.read_optional(root / file.path.lstrip("/"))
+    except files.FileError as error:
+        yield Finding(
+            "FileReadError", f"file {file.path} cannot be read: {error.fields.get('problem')}", path=file.path
+        )
+        return
+    if found is None:
+        yield Finding("FileMissing", f"file {file.path} is missing", path=file.path)
+    elif found != expected:
+        digests = f"expected SHA-256 {_digest(expected)}, found {_digest(found)}"
+        yield Finding("FileMismatch", f"file {file.path} differs: {digests}", path=file.path)
+
+
+def _inspect_unit(unit: Unit, loaded_units: Collection[str] | None, root: Path) -> Iterator[Finding]:
+    content = next(
+        (found for folder in UNIT_DIRECTORIES if (found := _read(root / folder / unit.name)) is not None), None
+    )
+    if content is None:
+        yield Finding(
+            "UnitFileMissing", f"unit file of {unit.name} is missing", unit=unit.name if unit.content else None
+        )
+        return
+    if unit.content is not None and content != unit.content.encode():
+        yield Finding("UnitMismatch", f"unit file of {unit.name} differs", unit=unit.name)
+    for drop_in in unit.drop_ins:
+        found = _read(root / UNIT_DIRECTORIES[0] / f"{unit.name}.d" / drop_in.name)
+        if found is None:
+            yield Finding("DropInMissing", f"drop-in {drop_in.name} of {unit.name} is missing", unit=unit.name)
+        elif found != drop_in.content.encode():
+            yield Finding("DropInMismatch", f"drop-in {drop_in.name} of {unit.name} differs", unit=unit.name)
+    if unit.enable is not None and loaded_units is not None:
+        enabled = unit.name in loaded_units or b"[Install]" not in content
+        if enabled != unit.enable:
+            wanted, seen = ("enabled", "is not") if unit.enable else ("disabled", "is enabled")
+            yield Finding("UnitEnableMismatch", f"unit {unit.name} should be {wanted} and {seen}")
+    for path in unit.file_paths:
+        if not (root / path.lstrip("/")).exists():
+            yield Finding("DependencyMissing", f"file {path} of unit {unit.name} is missing", path=path)
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        # Unit files may be links: of an alias, or to /usr.
+        return files.read_optional(path.resolve())
+    except (files.FileError, OSError):
+        return None
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

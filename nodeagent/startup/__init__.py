@@ -1,0 +1,1 @@
+"""Steps that run once, one after the other, before the controllers."""

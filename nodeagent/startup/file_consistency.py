@@ -1,0 +1,59 @@
+"""Once at start: does the disk still hold what was applied? Differences become events and are repaired by the OSC controller.
+
+A reboot with a damaged file system is a known cause. Never fatal. Source: contract 7.11.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection
+
+from agents.core.errors import AgentError
+from agents.core.logging import get_logger
+from agents.kube.models import Node
+from nodeagent.host.consistency import Finding, inspect
+from osc.journal import Journal
+from osc.merge import effective
+from systemd.manager import UnitManager
+
+log = get_logger(__name__)
+
+
+class FileConsistency:
+    """Start-up step; needs a Node to report on, and a last-applied OSC."""
+
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        units: UnitManager,
+        hostname: str,
+        node: Callable[[], Node | None],
+        report: Callable[[Node, Finding], None],
+        repair: Callable[[Collection[Finding]], None],
+    ) -> None:
+        self._journal = journal
+        self._units = units
+        self._hostname = hostname
+        self._node = node
+        self._report = report
+        self._repair = repair
+
+    async def run(self) -> None:
+        """Inspect, report each difference, and hand them over for repair."""
+        node = self._node()
+        applied = await asyncio.to_thread(self._journal.load_last_applied)
+        if node is None or applied is None:
+            return
+        wanted = effective(applied.config, hostname=self._hostname)
+        loaded = await self._loaded_units()
+        findings = await asyncio.to_thread(lambda: list(inspect(wanted, loaded_units=loaded)))
+        for finding in findings:
+            log.error("Machine differs from what was applied", reason=finding.reason, finding=finding.message)
+            self._report(node, finding)
+        self._repair(findings)
+
+    async def _loaded_units(self) -> Collection[str] | None:
+        try:
+            return {unit.name for unit in await self._units.list_units()}
+        except AgentError as error:
+            log.error("Units not listed", error=error)
+            return None
