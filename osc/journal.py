@@ -1,0 +1,251 @@
+"""What is left of an apply, and what the last finished one was; the only part of this room that touches the disk.
+
+Order is what makes a kill harmless, not exactness: the file is on the disk (fsynced) before the first change to the
+machine, and an entry leaves it only after its step is done. In between it may lag behind, because steps are repeatable:
+it is replaced at most every 100 ms or 32 steps, atomically but without fsync (contract 6.4 a). A file that a power cut
+tears is recognised by its digest and counts as none; the caller then compares with the disk (6.4 d).
+
+At the end last-applied is written first and the emptied journal second. A kill between the two leaves an empty list of
+work for a checksum that is already last-applied: the next start has nothing to do and commits again.
+
+Not safe for threads: one owner calls it, from one thread at a time. Every method may block on the disk.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from agents.core.clock import Clock
+from agents.core.errors import FatalError, TerminalError
+from agents.core.files import FileError, read_optional, write_atomic
+from agents.core.logging import get_logger
+from osc.codec import Decoded, decode_document, dump_state, load_state
+from osc.diff import Changes, Entry, EntryKind, OwnRestart, Touched
+from osc.pending import Pending, TornPending, decode_pending, encode_pending
+from osc.plan import RemoveFile, RemoveUnit, Step, WriteFile, WriteUnit
+from osc.types import API_VERSION, KIND, UNIT_DIRECTORY
+
+log = get_logger(__name__)
+
+STATE_MODE = 0o600
+_INTERVAL_SECONDS = 0.1
+_MOST_STEPS = 32
+_RELOAD = Entry(EntryKind.RELOAD)
+
+
+class Writer(Protocol):
+    """`agents.core.files.write_atomic`, or something around it."""
+
+    def __call__(self, path: Path, content: bytes, *, mode: int, sync: bool = True) -> bool:
+        """Replace the file; with `sync` it survives a power cut from then on."""
+        ...
+
+
+class Reader(Protocol):
+    """`agents.core.files.read_optional`, or something around it."""
+
+    def __call__(self, path: Path) -> bytes | None:
+        """Return the content, None if the file does not exist."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The pending apply, if there is one.
+
+    `compare_with_disk`: what was touched is not known (the file was damaged, or another node agent left work in it), so
+    last-applied alone does not tell what is on the machine.
+    """
+
+    pending: Pending | None
+    compare_with_disk: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LastApplied:
+    """The last OSC that was applied to its end; None and `torn` if there is a file that cannot be read."""
+
+    decoded: Decoded | None
+    torn: bool
+
+
+class Journal:
+    """Pending changes and last-applied on the disk.
+
+    Args:
+        pending_path: `last-computed-osc-changes.yaml`.
+        last_applied_path: `last-applied-osc.yaml`.
+        clock: for the rate of rewrites.
+        write: how files are replaced.
+        read: how files are read.
+    """
+
+    def __init__(
+        self,
+        *,
+        pending_path: Path,
+        last_applied_path: Path,
+        clock: Clock,
+        write: Writer = write_atomic,
+        read: Reader = read_optional,
+    ) -> None:
+        self._pending_path = pending_path
+        self._last_applied_path = last_applied_path
+        self._clock = clock
+        self._write = write
+        self._read = read
+        self._loaded: Loaded | None = None
+        self._current: Pending | None = None
+        self._finished: set[Entry] = set()
+        self._parts: dict[Entry, set[str]] = {}
+        self._unwritten_steps = 0
+        self._unwritten = False
+        self._written_at = clock.monotonic()
+
+    def load(self) -> Loaded:
+        """Return the pending apply: of the file at the first call, from then on as this object left it."""
+        if self._loaded is None:
+            self._loaded = self._load()
+            self._current = self._loaded.pending
+        return Loaded(self.pending, self._loaded.compare_with_disk)
+
+    @property
+    def pending(self) -> Pending | None:
+        """The apply that was begun or loaded, with what is left of it now."""
+        if self._current is None:
+            return None
+        return replace(self._current, changes=self._current.changes.without(self._finished))
+
+    def load_last_applied(self) -> LastApplied:
+        """Read the last OSC that was applied to its end."""
+        try:
+            content = self._read(self._last_applied_path)
+            if content is None:
+                return LastApplied(None, torn=False)
+            return LastApplied(decode_document(load_state(content)), torn=False)
+        except (FileError, TerminalError) as error:
+            log.error("Last applied operating system config unreadable", path=str(self._last_applied_path), error=error)
+            return LastApplied(None, torn=True)
+
+    def begin(
+        self,
+        checksum: str,
+        changes: Changes,
+        *,
+        touched: Touched | None = None,
+        secret_digests: Mapping[str, str] | None = None,
+    ) -> None:
+        """Record what is to be done, before the first change to the machine.
+
+        Also for an apply that goes on with more changes than it began with. What earlier, unfinished applies touched
+        stays recorded.
+
+        Args:
+            checksum: of the OSC.
+            changes: all that is to be done for it.
+            touched: more that may differ from last-applied, where the caller knows better than the file did.
+            secret_digests: by path, of the secretRef contents; None keeps those recorded before.
+
+        Raises:
+            FileError: it is not on the disk, nothing may be changed.
+        """
+        earlier = self.load().pending
+        known = earlier or Pending(checksum)
+        self._current = Pending(
+            checksum,
+            changes,
+            touched=known.touched | (touched or Touched()) | changes.touched(),
+            secret_digests=known.secret_digests if secret_digests is None else dict(secret_digests),
+            others=known.others if known.checksum == checksum else Pending(checksum).others,
+            sequence=known.sequence,
+        )
+        self._loaded = Loaded(None, compare_with_disk=False)
+        self._finished.clear()
+        self._parts.clear()
+        self._save(sync=True)
+
+    def done(self, *steps: Step) -> None:
+        """Record that these steps succeeded. Written to the file now or with one of the next calls.
+
+        Raises:
+            FileError: the file could not be replaced; the steps are recorded in memory all the same.
+        """
+        for step in steps:
+            self._finish(step)
+        self._unwritten = True
+        self._unwritten_steps += len(steps)
+        waited = self._clock.monotonic() - self._written_at
+        if self._unwritten_steps >= _MOST_STEPS or waited >= _INTERVAL_SECONDS:
+            self._save(sync=False)
+
+    def own_bytes_changed(self) -> None:
+        """Record that a step changed bytes of the agent's own unit or its files: the restart is required."""
+        current = self._begun()
+        if current.changes.own_restart is OwnRestart.IF_CHANGED:
+            changes = replace(current.changes, own_restart=OwnRestart.REQUIRED)
+            self._current = replace(current, changes=changes)
+            self._unwritten = True
+
+    def flush(self, *, sync: bool = False) -> None:
+        """Bring the file up to date: before a long wait, and with `sync` before the agent restarts itself."""
+        if self._current is not None and (self._unwritten or sync):
+            self._save(sync=sync)
+
+    def commit(self, document: Mapping[str, object]) -> None:
+        """Record that the OSC has been applied to its end.
+
+        Args:
+            document: the whole OSC as it was received.
+
+        Raises:
+            FileError: one of the writes failed; calling it again is right.
+        """
+        self.flush()
+        current = self._begun()
+        typed = {**document, "apiVersion": API_VERSION, "kind": KIND}
+        self._write(self._last_applied_path, dump_state(typed), mode=STATE_MODE)
+        if not current.unfinished:
+            return
+        self._current = Pending(current.checksum, secret_digests=current.secret_digests, sequence=current.sequence)
+        self._finished.clear()
+        self._parts.clear()
+        self._save(sync=True)
+
+    def _load(self) -> Loaded:
+        try:
+            content = self._read(self._pending_path)
+            if content is None:
+                return Loaded(None, compare_with_disk=False)
+            pending = decode_pending(content)
+        except (FileError, TornPending) as error:
+            log.error("Pending changes unreadable", path=str(self._pending_path), error=error)
+            return Loaded(None, compare_with_disk=True)
+        return Loaded(pending, compare_with_disk=pending.foreign and pending.unfinished)
+
+    def _begun(self) -> Pending:
+        self.load()
+        if self._current is None:
+            raise FatalError("no apply has begun")
+        return self._current
+
+    def _finish(self, step: Step) -> None:
+        current = self._begun()
+        if isinstance(step, WriteFile | WriteUnit | RemoveUnit) or (
+            isinstance(step, RemoveFile) and step.name.startswith(f"{UNIT_DIRECTORY}/")
+        ):
+            self._finished.discard(_RELOAD)
+            self._current = replace(current, changes=replace(current.changes, reload=True))
+        parts = self._parts.setdefault(step.entry, set())
+        parts.add(step.id)
+        if len(parts) >= step.parts:
+            self._finished.add(step.entry)
+
+    def _save(self, *, sync: bool) -> None:
+        current = self._begun()
+        self._current = replace(current, sequence=current.sequence + 1)
+        content = encode_pending(self.pending or self._current)
+        self._write(self._pending_path, content, mode=STATE_MODE, sync=sync)
+        self._unwritten = False
+        self._unwritten_steps = 0
+        self._written_at = self._clock.monotonic()
