@@ -1,0 +1,206 @@
+"""Keeps a store equal to what the API server has: list, watch from there, and start over when that is no longer possible.
+
+A watch that ends, by the server's plan or by a failure, is continued from the last version seen; bookmarks move that version on.
+A new list is made after a 410, after three failures in a row (an etcd that was restored from a backup has versions that are lower
+than ours, and a watch would wait for them in silence), and when other objects are selected. Failures back off as client-go's
+reflector does: 0.8 s, doubled up to 30 s, each up to twice as long at random, and from the start again after 2 minutes without
+one. A server that asks to wait is obeyed. A watch that ends at once without an event counts as a failure, so nothing here can
+spin.
+
+Nothing ends a reflector but cancelling it: an API server that is away, or says 403, is waited for.
+"""
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from random import Random
+from typing import Generic, NoReturn, Protocol, TypeVar
+
+from agents.core.clock import Clock
+from agents.core.errors import AgentError, FatalError, RetriableError
+from agents.core.logging import get_logger
+from agents.kube.client import Client, ObjectList, Selector
+from agents.kube.errors import Gone, UnexpectedStatus
+from agents.kube.models import KubeObject
+from agents.kube.resource import Resource
+from agents.kube.watch import READ_DEADLINE_SECONDS, EventType, WatchEvent
+
+T = TypeVar("T", bound=KubeObject)
+
+log = get_logger(__name__)
+
+FIRST_BACKOFF = timedelta(milliseconds=800)
+LONGEST_BACKOFF = timedelta(seconds=30)
+BACKOFF_RESET_SECONDS = 120.0
+"""client-go's: after this long without a failure the back-off starts anew."""
+
+SHORT_WATCH_SECONDS = 1.0
+"""A watch that ends sooner and without an event has failed; client-go's."""
+
+FAILURES_BEFORE_RELIST = 3
+
+FAILURES_BEFORE_NEWS = 3
+"""An outage is told at level error from this many failures on, once."""
+
+
+class Connected(Protocol):
+    """Is told how the last exchange with the API server went."""
+
+    def __call__(self, *, answered: bool) -> None:
+        """Take the news."""
+        ...
+
+
+class Reflector(Generic[T]):
+    """Feeds one store.
+
+    Args:
+        client: API server.
+        resource: kind of the objects.
+        namespace: None for all.
+        selector: which of them.
+        replace: called with each complete list.
+        apply: called with each change.
+        connected: told whether the API server answered or failed us.
+        clock: measures time between failures.
+        rng: spreads the back-off.
+        read_deadline: longest silence of a watch, in seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        client: Client,
+        resource: Resource[T],
+        namespace: str | None,
+        selector: Selector,
+        replace: Callable[[ObjectList[T]], None],
+        apply: Callable[[WatchEvent[T]], None],
+        connected: Connected,
+        clock: Clock,
+        rng: Random,
+        read_deadline: float = READ_DEADLINE_SECONDS,
+    ) -> None:
+        self._client = client
+        self._resource = resource
+        self._namespace = namespace
+        self._selector = selector
+        self._replace = replace
+        self._apply = apply
+        self._connected = connected
+        self._clock = clock
+        self._rng = rng
+        self._read_deadline = read_deadline
+        self._version: str | None = None
+        self._failures = 0
+        self._failed_at = 0.0
+        self._outage = 0
+        self._scope: asyncio.Timeout | None = None
+
+    @property
+    def selector(self) -> Selector:
+        """Return which objects are selected now."""
+        return self._selector
+
+    def select(self, selector: Selector) -> None:
+        """Select other objects, and list at once."""
+        self._selector = selector
+        scope, self._scope = self._scope, None
+        if scope is not None:
+            # A timeout that is due now is the way to interrupt whatever the reflector waits for.
+            scope.reschedule(asyncio.get_running_loop().time())
+
+    async def run(self) -> NoReturn:
+        """List and watch until cancelled."""
+        while True:
+            try:
+                async with asyncio.timeout(None) as self._scope:
+                    await self._list_and_watch()
+            except TimeoutError:
+                log.debug("Other objects selected", resource=self._resource.plural)
+                self._version = None
+                self._failures = 0
+
+    async def _list_and_watch(self) -> NoReturn:
+        while True:
+            try:
+                if self._version is None:
+                    await self._list()
+                else:
+                    await self._watch(self._version)
+            except Gone as error:
+                log.debug("Version is too old, listing again", resource=self._resource.plural, error=error)
+                if self._version is None:
+                    await self._back_off(error)
+                self._version = None
+            except FatalError:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever it is, the cache must live on; it is logged below
+                await self._back_off(error)
+
+    async def _list(self) -> None:
+        selector = self._selector
+        listed = await self._client.list(self._resource, namespace=self._namespace, selector=selector)
+        if selector is not self._selector:
+            return  # other objects were selected while the answer was on its way
+        self._version = listed.resource_version
+        self._replace(listed)
+        self._answered()
+        log.debug("Listed", resource=self._resource.plural, objects=len(listed.items))
+
+    async def _watch(self, version: str) -> None:
+        events = 0
+        opened = self._clock.monotonic()
+        async with self._client.watch(
+            self._resource,
+            namespace=self._namespace,
+            selector=self._selector,
+            resource_version=version,
+            read_deadline=self._read_deadline,
+        ) as watch:
+            log.debug("Watch started", resource=self._resource.plural, namespace=self._namespace)
+            self._answered()
+            async for event in watch:
+                events += 1
+                if event.type is not EventType.BOOKMARK:
+                    self._apply(event)
+                if event.resource_version:
+                    self._version = event.resource_version
+                self._failures = 0
+        if not events and self._clock.monotonic() - opened < SHORT_WATCH_SECONDS:
+            raise UnexpectedStatus("watch ended at once", resource=self._resource.plural)
+
+    def _answered(self) -> None:
+        if self._outage >= FAILURES_BEFORE_NEWS:
+            log.info("List and watch work again", resource=self._resource.plural, namespace=self._namespace)
+        self._outage = 0
+        self._connected(answered=True)
+
+    async def _back_off(self, error: Exception) -> None:
+        if self._clock.monotonic() - self._failed_at > BACKOFF_RESET_SECONDS:
+            self._failures = 0
+        delay = min(LONGEST_BACKOFF, FIRST_BACKOFF * 2 ** min(self._failures, 10)) * (1 + self._rng.random())
+        if isinstance(error, RetriableError) and error.after is not None:
+            delay = error.after
+        self._failures += 1
+        self._outage += 1
+        if self._failures >= FAILURES_BEFORE_RELIST:
+            self._version = None
+        self._connected(answered=False)
+        self._report(error, delay)
+        await asyncio.sleep(delay.total_seconds())
+        self._failed_at = self._clock.monotonic()
+
+    def _report(self, error: Exception, delay: timedelta) -> None:
+        """Log a failure: at error once per outage, and always if it is no kind of ours."""
+        unknown = not isinstance(error, AgentError)
+        write = log.error if unknown or self._outage == FAILURES_BEFORE_NEWS else log.debug
+        write(
+            "List or watch failed",
+            resource=self._resource.plural,
+            namespace=self._namespace,
+            attempt=self._outage,
+            backoffSeconds=round(delay.total_seconds(), 3),
+            error=error,
+            exc_info=error if unknown else None,
+        )
