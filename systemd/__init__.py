@@ -1,0 +1,1 @@
+"""systemd: jobs and unit state over D-Bus, unit files, and readiness notification."""

@@ -1,0 +1,399 @@
+"""systemd's manager: reload, enable and disable, jobs, and the state of units.
+
+A job is followed to its end in two ways at once: by the signal `JobRemoved`, matched on the job's path and buffered
+before the method's reply is there, and by reading the unit every two seconds. So neither a lost signal nor a bus that
+goes away can make anybody wait longer than the job timeout; after it the job is reported as pending and can be looked
+at again later (contract 6.7, W26).
+
+Source: gardener pkg/nodeagent/dbus/dbus.go; signatures: org.freedesktop.systemd1(5).
+"""
+
+import asyncio
+import contextlib
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Literal, Protocol
+from weakref import WeakValueDictionary
+
+from agents.core.logging import get_logger
+from systemd.bus import CALL_DEADLINE_SECONDS, SYSTEM_BUS, Method, SystemBus, Variant
+from systemd.errors import SystemdError
+from systemd.units import object_path
+
+log = get_logger(__name__)
+
+JOB_TIMEOUT = timedelta(seconds=10)
+"""How long a job is waited for before it is reported as pending; the Go agent then takes it as done."""
+POLL = timedelta(seconds=2)
+
+Command = Literal["start", "stop", "restart"]
+
+_DESTINATION = "org.freedesktop.systemd1"
+_MANAGER_PATH = "/org/freedesktop/systemd1"
+_MANAGER = "org.freedesktop.systemd1.Manager"
+_UNIT = "org.freedesktop.systemd1.Unit"
+_SERVICE = "org.freedesktop.systemd1.Service"
+_PROPERTIES = "org.freedesktop.DBus.Properties"
+_ADD_MATCH = Method("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus", "AddMatch", "s")
+_JOB_REMOVED = (
+    f"type='signal',sender='{_DESTINATION}',path='{_MANAGER_PATH}',interface='{_MANAGER}',member='JobRemoved'"
+)
+_METHODS: dict[Command, str] = {"start": "StartUnit", "stop": "StopUnit", "restart": "RestartUnit"}
+_JOB_REMOVED_ARGUMENTS = 4
+_RUNTIME = False  # for the coming boots, not only until the next one
+_FORCE = True  # links that are in the way are replaced
+_MOST_REMEMBERED = 512
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class JobOutcome(StrEnum):
+    """How a job ended; the names are systemd's, but for `pending`."""
+
+    DONE = "done"
+    FAILED = "failed"
+    CANCELED = "canceled"
+    TIMEOUT = "timeout"
+    DEPENDENCY = "dependency"
+    SKIPPED = "skipped"
+    PENDING = "pending"
+    """It has not ended in the time that we wait."""
+
+
+_OUTCOMES = {outcome.value: outcome for outcome in JobOutcome if outcome is not JobOutcome.PENDING}
+
+
+@dataclass(frozen=True, slots=True)
+class UnitState:
+    """What systemd knows of a unit. A unit that it does not know has the load state `not-found`."""
+
+    name: str
+    load_state: str
+    active_state: str
+    sub_state: str
+    unit_file_state: str = ""
+    fragment_path: str = ""
+    """The unit file that is in effect; empty if there is none."""
+    result: str = ""
+    """Why a service ended, `success` if well; empty for other kinds of units."""
+    job: str | None = None
+    """Object path of the job that is queued or running for it."""
+    needs_reload: bool = False
+    state_changed: datetime | None = None
+    invocation_id: str = ""
+
+    @property
+    def description(self) -> str:
+        """State in words for operators."""
+        parts = [f"{self.active_state}/{self.sub_state}"]
+        if self.load_state not in ("loaded", ""):
+            parts.append(f"load state {self.load_state}")
+        if self.result not in ("", "success"):
+            parts.append(f"result {self.result}")
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    """What became of a job.
+
+    `reason` describes the unit's state where the outcome is not `done`, and where the unit failed right after its job
+    was done.
+    """
+
+    unit: str
+    command: Command
+    outcome: JobOutcome
+    reason: str = ""
+    job: str = ""
+
+
+class UnitManager(Protocol):
+    """systemd, as far as the agent uses it."""
+
+    async def reload(self) -> None:
+        """Let systemd read all unit files again."""
+        ...
+
+    async def enable(self, names: Sequence[str]) -> None:
+        """Enable unit files in one call; if that fails one by one, so that the error names the bad one."""
+        ...
+
+    async def disable(self, names: Sequence[str]) -> None:
+        """Disable unit files, as `enable`."""
+        ...
+
+    async def start(self, name: str) -> JobReport:
+        """Start a unit and wait for the job."""
+        ...
+
+    async def stop(self, name: str) -> JobReport:
+        """Stop a unit and wait for the job."""
+        ...
+
+    async def restart(self, name: str) -> JobReport:
+        """Restart a unit, or start it if it does not run, and wait for the job."""
+        ...
+
+    async def look(self, report: JobReport) -> JobReport:
+        """Return what has become of a pending job, without waiting for it."""
+        ...
+
+    async def unit(self, name: str) -> UnitState:
+        """Return the state of a unit."""
+        ...
+
+    async def list_units(self) -> list[UnitState]:
+        """Return all loaded units, without the fields that only `unit` fills."""
+        ...
+
+
+class SystemdUnitManager:
+    """The real systemd, over the system bus.
+
+    Args:
+        address: D-Bus address of the system bus.
+        job_timeout: how long to wait for a job.
+        poll: how often to read the unit while waiting, in case the signal was lost.
+        call_deadline: seconds for each call on the bus.
+    """
+
+    def __init__(
+        self,
+        *,
+        address: str = SYSTEM_BUS,
+        job_timeout: timedelta = JOB_TIMEOUT,
+        poll: timedelta = POLL,
+        call_deadline: float = CALL_DEADLINE_SECONDS,
+    ) -> None:
+        self._job_timeout = job_timeout.total_seconds()
+        self._poll = poll.total_seconds()
+        self._results: OrderedDict[str, str] = OrderedDict()
+        self._wakers: dict[str, asyncio.Event] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._bus = SystemBus(
+            address=address,
+            call_deadline=call_deadline,
+            on_connected=self._subscribe,
+            on_signal=self._received,
+            on_lost=self._wake_all,
+        )
+
+    async def close(self) -> None:
+        """Close the connection to the bus."""
+        await self._bus.close()
+
+    async def reload(self) -> None:
+        """Let systemd read all unit files again."""
+        await self._bus.call(_manager("Reload"))
+
+    async def enable(self, names: Sequence[str]) -> None:
+        """Enable unit files for the coming boots; links that are in the way are replaced."""
+        await self._switch(_manager("EnableUnitFiles", "asbb"), names, _RUNTIME, _FORCE)
+
+    async def disable(self, names: Sequence[str]) -> None:
+        """Disable unit files."""
+        await self._switch(_manager("DisableUnitFiles", "asb"), names, _RUNTIME)
+
+    async def start(self, name: str) -> JobReport:
+        """Start a unit and wait for the job."""
+        return await self._run("start", name)
+
+    async def stop(self, name: str) -> JobReport:
+        """Stop a unit and wait for the job."""
+        return await self._run("stop", name)
+
+    async def restart(self, name: str) -> JobReport:
+        """Restart a unit, or start it if it does not run, and wait for the job."""
+        return await self._run("restart", name)
+
+    async def look(self, report: JobReport) -> JobReport:
+        """Return what has become of a pending job, without waiting for it."""
+        if report.outcome is not JobOutcome.PENDING:
+            return report
+        return await self._ended(report) or replace(report, reason=(await self.unit(report.unit)).description)
+
+    async def unit(self, name: str) -> UnitState:
+        """Return the state of a unit.
+
+        Raises:
+            InvalidUnit: systemd refuses the name.
+            SystemdError: it could not be asked.
+        """
+        get_all = Method(_DESTINATION, object_path(name), _PROPERTIES, "GetAll", "s")
+        (found,) = await self._bus.call(get_all, _UNIT, about={"unit": name})
+        plain = {str(key): _plain(value) for key, value in found.items()} if isinstance(found, dict) else {}
+        is_service = name.endswith(".service") and plain.get("LoadState") == "loaded"
+        return _state(name, plain, str(await self._property(name, _SERVICE, "Result")) if is_service else "")
+
+    async def list_units(self) -> list[UnitState]:
+        """Return all loaded units, without the fields that only `unit` fills."""
+        (rows,) = await self._bus.call(_manager("ListUnits"))
+        return [_row(row) for row in _sequence(rows)]
+
+    async def _switch(self, method: Method, names: Sequence[str], *flags: bool) -> None:
+        if not names:
+            return
+        try:
+            await self._bus.call(method, list(names), *flags, about={"unit": ", ".join(names)})
+        except SystemdError:
+            if len(names) == 1:
+                raise
+            await self._switch_one_by_one(method, names, *flags)
+
+    async def _switch_one_by_one(self, method: Method, names: Sequence[str], *flags: bool) -> None:
+        failed: dict[str, SystemdError] = {}
+        for name in names:
+            try:
+                await self._bus.call(method, [name], *flags, about={"unit": name})
+            except SystemdError as error:
+                failed[name] = error
+        if failed:
+            first = next(iter(failed.values()))
+            first.fields["units"] = list(failed)
+            raise first
+
+    async def _run(self, command: Command, name: str) -> JobReport:
+        async with self._lock(name):
+            (job,) = await self._bus.call(_manager(_METHODS[command], "ss"), name, "replace", about={"unit": name})
+            log.debug("Job queued", unit=name, command=command, job=job)
+            return await self._follow(JobReport(name, command, JobOutcome.PENDING, job=str(job)))
+
+    def _lock(self, name: str) -> asyncio.Lock:
+        return self._locks.setdefault(name, asyncio.Lock())
+
+    async def _follow(self, report: JobReport) -> JobReport:
+        """Wait until the job has ended or the time is up."""
+        waker = self._wakers.setdefault(report.job, asyncio.Event())
+        try:
+            async with asyncio.timeout(self._job_timeout):
+                while (ended := await self._look_again(report, waker)) is None:
+                    pass
+                return ended
+        except TimeoutError:
+            return replace(report, reason=await self._describe(report.unit))
+        finally:
+            self._wakers.pop(report.job, None)
+
+    async def _look_again(self, report: JobReport, waker: asyncio.Event) -> JobReport | None:
+        """Wait for a sign of the job, or the poll interval, then see whether it has ended."""
+        if report.job not in self._results:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._poll):
+                    await waker.wait()
+        waker.clear()
+        try:
+            return await self._ended(report)
+        except SystemdError as error:
+            log.debug("Job not looked at", unit=report.unit, error=error)
+            return None
+
+    async def _ended(self, report: JobReport) -> JobReport | None:
+        """Return the final report, None while the job is there."""
+        if (result := self._results.pop(report.job, None)) is None:
+            state = await self.unit(report.unit)
+            # The answer comes after all signals that were sent before it, so a job that is gone without a signal
+            # ended while there was no connection.
+            if (result := self._results.pop(report.job, None)) is None:
+                return None if state.job == report.job else _inferred(report, state)
+        outcome = _OUTCOMES.get(result, JobOutcome.FAILED)
+        reason = ""
+        if outcome is not JobOutcome.DONE:
+            reason = await self._describe(report.unit)
+            if result not in _OUTCOMES:
+                reason = f"job result {result}, {reason}"
+        elif report.command != "stop" and await self._has_failed(report.unit):
+            reason = await self._describe(report.unit)
+        return replace(report, outcome=outcome, reason=reason)
+
+    async def _has_failed(self, name: str) -> bool:
+        """Tell whether a unit is failed right after its job was done: a simple service that died at once."""
+        try:
+            return await self._property(name, _UNIT, "ActiveState") == "failed"
+        except SystemdError as error:
+            log.debug("Unit not looked at", unit=name, error=error)
+            return False
+
+    async def _describe(self, name: str) -> str:
+        try:
+            async with asyncio.timeout(self._poll):
+                return (await self.unit(name)).description
+        except (SystemdError, TimeoutError) as error:
+            return f"state unknown: {error if str(error) else 'no answer'}"
+
+    async def _property(self, name: str, interface: str, member: str) -> object:
+        get = Method(_DESTINATION, object_path(name), _PROPERTIES, "Get", "ss")
+        (value,) = await self._bus.call(get, interface, member, about={"unit": name})
+        return _plain(value)
+
+    async def _subscribe(self, bus: SystemBus) -> None:
+        await bus.call_during_connect(_ADD_MATCH, _JOB_REMOVED)
+        await bus.call_during_connect(_manager("Subscribe"))
+
+    def _received(self, member: str, body: Sequence[object]) -> None:
+        """Keep the result of a job; nobody may be waiting for it yet, or any more."""
+        if member != "JobRemoved" or len(body) != _JOB_REMOVED_ARGUMENTS:
+            return
+        job = str(body[1])
+        self._results[job] = str(body[3])
+        while len(self._results) > _MOST_REMEMBERED:
+            self._results.popitem(last=False)
+        if (waker := self._wakers.get(job)) is not None:
+            waker.set()
+
+    def _wake_all(self) -> None:
+        for waker in self._wakers.values():
+            waker.set()
+
+
+def _manager(member: str, signature: str = "") -> Method:
+    return Method(_DESTINATION, _MANAGER_PATH, _MANAGER, member, signature)
+
+
+def _inferred(report: JobReport, state: UnitState) -> JobReport:
+    """Judge by the unit's state how a job ended whose signal was lost."""
+    if state.job is not None:
+        return replace(report, outcome=JobOutcome.CANCELED, reason=f"another job took its place, {state.description}")
+    if report.command == "stop":
+        good = state.active_state in ("inactive", "failed")
+    else:
+        good = state.active_state in ("active", "reloading", "inactive") and state.result in ("", "success")
+    if good:
+        return replace(report, outcome=JobOutcome.DONE, reason="")
+    return replace(report, outcome=JobOutcome.FAILED, reason=state.description)
+
+
+def _plain(value: object) -> object:
+    """Return what a D-Bus variant holds."""
+    return value.value if isinstance(value, Variant) else value
+
+
+def _sequence(value: object) -> Sequence[object]:
+    return value if isinstance(value, list | tuple) else ()
+
+
+def _row(row: object) -> UnitState:
+    """Read a row of ListUnits: `(ssssssouso)`."""
+    name, _, load_state, active_state, sub_state, _, _, job_id, _, job = _sequence(row)
+    return UnitState(str(name), str(load_state), str(active_state), str(sub_state), job=str(job) if job_id else None)
+
+
+def _state(name: str, found: Mapping[str, object], result: str) -> UnitState:
+    job = _sequence(found.get("Job"))
+    changed = found.get("StateChangeTimestamp")
+    invocation = found.get("InvocationID")
+    return UnitState(
+        name=name,
+        load_state=str(found.get("LoadState", "")),
+        active_state=str(found.get("ActiveState", "")),
+        sub_state=str(found.get("SubState", "")),
+        unit_file_state=str(found.get("UnitFileState", "")),
+        fragment_path=str(found.get("FragmentPath", "")),
+        result=result,
+        job=str(job[1]) if job and job[0] else None,
+        needs_reload=bool(found.get("NeedDaemonReload")),
+        state_changed=_EPOCH + timedelta(microseconds=changed) if isinstance(changed, int) and changed else None,
+        invocation_id=bytes(invocation).hex() if isinstance(invocation, bytes) else "",
+    )
