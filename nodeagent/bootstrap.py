@@ -4,7 +4,6 @@ Source: gardener pkg/nodeagent/bootstrap/bootstrap.go (contract 8.2, Appendix D)
 """
 
 import asyncio
-import sys
 from collections.abc import Awaitable, Callable
 
 from agents.core import files
@@ -70,7 +69,7 @@ async def bootstrap(*, paths: Paths, units: UnitManager, get_version: Callable[[
         log.info("API server reached")
     except (AgentError, OSError) as error:  # TimeoutError is an OSError
         log.error("API server not reached", error=error)
-        print(f"WARNING: the API server cannot be reached: {error or 'no answer in 10 s'}", file=sys.stdout, flush=True)  # noqa: T201 - the console
+        print(f"WARNING: the API server cannot be reached: {str(error) or 'no answer in 10 s'}", flush=True)
 
 
 def accepted(report: JobReport) -> bool:

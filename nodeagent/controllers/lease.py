@@ -5,7 +5,7 @@ error it tries again at once on a fresh connection with fresh name resolution, s
 one attempt. Source: gardener pkg/nodeagent/controller/lease (contract 7.1).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 
 from agents.core.clock import Clock
@@ -63,7 +63,7 @@ class LeaseReconciler:
     """Renews the Lease of one Node."""
 
     def __init__(
-        self, *, client: Client, nodes: Informer[Node], clock: Clock, renewed: Callable[[], None] = lambda: None
+        self, *, client: Client, nodes: Informer[Node], clock: Clock, renewed: Callable[[], Awaitable[None]]
     ) -> None:
         self._client = client
         self._nodes = nodes
@@ -73,7 +73,7 @@ class LeaseReconciler:
 
     async def reconcile(self, request: Request) -> Result:
         """Renew, with one immediate repetition on a fresh connection."""
-        node = self._nodes.get(request.name)
+        node = self._nodes.get(request)
         if node is None:
             self._last = None
             raise NodeGone("node is gone", node=request.name)
@@ -83,7 +83,7 @@ class LeaseReconciler:
             log.debug("Lease not renewed, trying again on a fresh connection", error=error)
             await self._client.reset_connections()
             await self._renew(node)
-        self._renewed()
+        await self._renewed()
         return Result(requeue_after=PERIOD)
 
     async def _renew(self, node: Node) -> None:
@@ -119,7 +119,7 @@ class LeaseReconciler:
 
 
 def new_controller(
-    *, client: Client, nodes: Informer[Node], hostname: str, clock: Clock, renewed: Callable[[], None]
+    *, client: Client, nodes: Informer[Node], hostname: str, clock: Clock, renewed: Callable[[], Awaitable[None]]
 ) -> Controller:
     """Build the controller; `renewed` is called after each success."""
     return Controller(

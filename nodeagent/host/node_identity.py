@@ -9,9 +9,10 @@ from collections.abc import Callable
 
 from agents.core.errors import FatalError
 from agents.core.logging import get_logger
+from agents.kube.client import Selector
 from agents.kube.models import Node
 from agents.runtime.cache import Informer
-from agents.kube.client import Selector
+from agents.runtime.reconcile import Request
 
 log = get_logger(__name__)
 
@@ -54,7 +55,7 @@ class NodeIdentity:
         """The Node as the cache has it."""
         if self._name is None:
             self._look()
-        return None if self._name is None else self._nodes.get(self._name)
+        return None if self._name is None else self._nodes.get(Request("", self._name))
 
     def _learn(self, _old: Node | None, new: Node | None) -> None:
         if new is not None and self._name is None:

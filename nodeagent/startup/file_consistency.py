@@ -40,7 +40,7 @@ class FileConsistency:
     async def run(self) -> None:
         """Inspect, report each difference, and hand them over for repair."""
         node = self._node()
-        applied = await asyncio.to_thread(self._journal.load_last_applied)
+        applied = (await asyncio.to_thread(self._journal.load_last_applied)).decoded
         if node is None or applied is None:
             return
         wanted = effective(applied.config, hostname=self._hostname)

@@ -1,0 +1,278 @@
+"""Builds every object of the process; the only place that knows all classes, and the start order.
+
+Source: gardener cmd/gardener-node-agent/app/app.go (contract 1.4); architecture, section 3.
+"""
+
+import asyncio
+from datetime import datetime
+from pathlib import Path
+from random import Random, SystemRandom
+
+from agents.core.clock import Clock, SystemClock
+from agents.core.shutdown import Shutdown
+from agents.kube.events import EventRecorder
+from agents.kube.models import NODES, SECRETS, Node, Secret
+from agents.runtime.cache import Cache, Informer
+from agents.runtime.cluster import Cluster
+from agents.runtime.controller import Environment
+from agents.runtime.health import Checks, InformerSync
+from agents.runtime.manager import Manager
+from agents.runtime.metrics import Metrics
+from agents.runtime.server import health_server, metrics_server
+from agents.runtime.source import ChannelSource
+from nodeagent import bootstrap as bootstrap_module
+from nodeagent.config import NodeAgentConfiguration
+from nodeagent.controllers import certificate, lease, token
+from nodeagent.controllers.operatingsystemconfig import build
+from nodeagent.controllers.operatingsystemconfig.apply import Applier
+from nodeagent.controllers.operatingsystemconfig.controller import (
+    CONTROLLER,
+    Dependencies,
+    OperatingSystemConfigReconciler,
+    reference,
+)
+from nodeagent.controllers.operatingsystemconfig.units import UnitJobs
+from nodeagent.credentials import ClientFactory, CredentialsManager, bootstrap_access, read_bootstrap_token
+from nodeagent.host.consistency import Finding
+from nodeagent.host.hostname import read_hostname
+from nodeagent.host.machine_name import read_machine_name
+from nodeagent.host.node_identity import NodeIdentity, hostname_selector
+from nodeagent.paths import Paths
+from nodeagent.startup.file_consistency import FileConsistency
+from nodeagent.startup.kubelet_bootstrap_kubeconfig import KubeletBootstrapKubeconfig
+from nodeagent.startup.stale_files import StaleFiles
+from nodeagent.status import StatusBoard
+from nodeagent.version import GARDENER_VERSION
+from osc.journal import Journal
+from systemd.manager import SystemdUnitManager
+from systemd.notify import Notifier
+
+NAMESPACE = "kube-system"
+
+
+async def run(config: NodeAgentConfiguration, notify_socket: str) -> int:
+    """Run the controllers until something ends the process; returns the exit code."""
+    return await _Process(config, notify_socket).run()
+
+
+async def bootstrap(config: NodeAgentConfiguration) -> int:
+    """Install and start our own unit; returns the exit code."""
+    paths, clock = Paths(), SystemClock()
+    clients = ClientFactory(clock=clock, rng=SystemRandom(), observe=lambda _method, _code, _seconds: None)
+    bootstrap_token = await asyncio.to_thread(read_bootstrap_token, paths)
+    client = clients.client(bootstrap_access(config, paths, bootstrap_token))
+    units = SystemdUnitManager()
+    try:
+        await bootstrap_module.bootstrap(paths=paths, units=units, get_version=lambda: client.get_raw("/version"))
+    finally:
+        await client.close()
+        await units.close()
+    return 0
+
+
+class _Process:
+    """What lives as long as the process does."""
+
+    def __init__(self, config: NodeAgentConfiguration, notify_socket: str) -> None:
+        self._config = config
+        self._notifier = Notifier(address=notify_socket)
+        self._paths = Paths()
+        self._clock: Clock = SystemClock()
+        self._rng: Random = SystemRandom()
+        self._shutdown = Shutdown()
+        self._metrics = Metrics()
+        self._sync = InformerSync(clock=self._clock)
+        self._units = SystemdUnitManager()
+        self._journal = Journal(
+            pending_path=self._paths.pending_changes, last_applied_path=self._paths.last_applied, clock=self._clock
+        )
+        self._status = StatusBoard(path=self._paths.status, clock=self._clock, version=GARDENER_VERSION)
+        self._hostname = read_hostname()
+        self._clients = ClientFactory(clock=self._clock, rng=self._rng, observe=self._metrics.observe_request)
+        self._credentials = CredentialsManager(
+            config=config,
+            paths=self._paths,
+            machine_name=read_machine_name(self._paths.machine_name),
+            clients=self._clients,
+            clock=self._clock,
+        )
+        self._last_heartbeat: float | None = None
+        self._metrics.gauge(
+            "gardener_node_agent_lease_age_seconds", "Seconds since the Lease was renewed.", self._heartbeat_age
+        )
+        self._manager = self._new_manager()
+        self._cluster: _ShootCluster | None = None
+
+    async def run(self) -> int:
+        try:
+            return await self._manager.run()
+        finally:
+            self._notifier.stopping()
+            await self._credentials.close()
+            await self._units.close()
+
+    def _new_manager(self) -> Manager:
+        checks, server = Checks(), self._config.server
+        checks.add_liveness("informer-sync", self._sync.liveness)
+        checks.add_readiness("informer-sync", self._sync.readiness)
+        health_host, health_port = server.health_address
+        metrics_host, metrics_port = server.metrics_address
+        tokens = tuple(Path(sync.path) for sync in self._config.controllers.token.sync_configs)
+        stale = StaleFiles(paths=self._paths, journal=self._journal, others=tokens)
+        kubelet = KubeletBootstrapKubeconfig(paths=self._paths, api_server=self._config.api_server)
+        return Manager(
+            environment=Environment(clock=self._clock, rng=self._rng, metrics=self._metrics),
+            shutdown=self._shutdown,
+            informer_sync=self._sync,
+            servers=[
+                health_server(bind_address=health_host, port=health_port, checks=checks),
+                metrics_server(bind_address=metrics_host, port=metrics_port, metrics=self._metrics),
+            ],
+            startup=[stale.run, self._connect, self._wait_synced, kubelet.run, self._add_controllers],
+        )
+
+    async def _connect(self) -> Cluster:
+        access = await self._credentials.obtain()
+        connection = self._config.client_connection
+        limits = (connection.qps, connection.burst) if self._credentials.explicit else None
+        client = self._clients.client(access, limits=limits)
+        cache = Cache(client=client, clock=self._clock, rng=self._rng)
+        recorder = EventRecorder(client=client, instance=self._hostname, clock=self._clock)
+        cluster = Cluster(name="shoot", client=client, cache=cache, recorder=recorder)
+        self._cluster = _ShootCluster(cluster, self._hostname, self._config)
+        return cluster
+
+    async def _wait_synced(self) -> None:
+        await self._shoot.cluster.cache.wait_synced()
+        self._shoot.identity.start()
+        await self._credentials.confirm()
+
+    async def _add_controllers(self) -> None:
+        shoot, client = self._shoot, self._shoot.cluster.client
+        resync = ChannelSource()
+        reconciler = self._new_osc_reconciler(resync)
+        await self._check_consistency(reconciler)
+        if not self._credentials.explicit:
+            self._manager.add_controller(
+                certificate.new_controller(
+                    credentials=self._credentials,
+                    client=client,
+                    clock=self._clock,
+                    rng=self._rng,
+                    shutdown=self._shutdown,
+                    expires=self._certificate_expires,
+                )
+            )
+        self._manager.add_controller(
+            build.new_controller(
+                reconciler=reconciler,
+                secrets=shoot.secrets,
+                nodes=shoot.nodes,
+                identity=shoot.identity,
+                secret_name=self._config.controllers.operating_system_config.secret_name,
+            )
+        )
+        self._manager.add_controller(
+            token.new_controller(client=client, config=self._config.controllers.token, resync=resync)
+        )
+        self._manager.add_controller(
+            lease.new_controller(
+                client=client, nodes=shoot.nodes, hostname=self._hostname, clock=self._clock, renewed=self._renewed
+            )
+        )
+        self._notifier.ready()
+
+    def _new_osc_reconciler(self, resync: ChannelSource) -> OperatingSystemConfigReconciler:
+        shoot, settings = self._shoot, self._config.controllers.operating_system_config
+        tokens = token.paths_by_secret(self._config.controllers.token.sync_configs)
+        by_path = {path: request for request, paths in tokens.items() for path in paths}
+
+        def file_removed(path: str) -> None:
+            if (request := by_path.get(Path(path))) is not None:
+                loop.call_soon_threadsafe(resync.send, request)
+
+        loop = asyncio.get_running_loop()
+        jobs = UnitJobs(units=self._units, clock=self._clock, notify=self._unit_processed)
+        applier = Applier(
+            unit_manager=self._units, jobs=jobs, journal=self._journal, file_removed=file_removed, root=self._paths.root
+        )
+        return OperatingSystemConfigReconciler(
+            Dependencies(
+                secrets=shoot.secrets,
+                identity=shoot.identity,
+                client=shoot.cluster.client,
+                recorder=shoot.cluster.recorder,
+                journal=self._journal,
+                applier=applier,
+                jobs=jobs,
+                status=self._status,
+                shutdown=self._shutdown,
+                clock=self._clock,
+                paths=self._paths,
+                sync_period=settings.sync_period,
+                kubernetes_version=settings.kubernetes_version,
+            )
+        )
+
+    async def _check_consistency(self, reconciler: OperatingSystemConfigReconciler) -> None:
+        step = FileConsistency(
+            journal=self._journal,
+            units=self._units,
+            hostname=self._hostname,
+            node=lambda: self._shoot.identity.node,
+            report=self._report_finding,
+            repair=reconciler.repair,
+        )
+        await step.run()
+
+    def _report_finding(self, node: Node, finding: Finding) -> None:
+        self._shoot.cluster.recorder.core_event(
+            reference(node),
+            event_type="Warning",
+            reason=finding.reason,
+            message=finding.message,
+            component="osc-checker",
+        )
+
+    def _unit_processed(self, operation: str, unit: str, error: str | None) -> None:
+        node = self._shoot.identity.node
+        if node is None:
+            return
+        note = f"processed {operation} of unit {unit}" + (f" failed with error {error}" if error else "")
+        self._shoot.cluster.recorder.event(
+            reference(node),
+            event_type="Warning" if error else "Normal",
+            reason=f"SystemDUnit{operation.capitalize()}",
+            action=operation,
+            note=note,
+            controller=CONTROLLER,
+        )
+
+    async def _renewed(self) -> None:
+        self._last_heartbeat = self._clock.monotonic()
+        await self._status.heartbeat()
+
+    async def _certificate_expires(self, moment: datetime) -> None:
+        await self._status.certificate(moment)
+
+    def _heartbeat_age(self) -> float | None:
+        return None if self._last_heartbeat is None else self._clock.monotonic() - self._last_heartbeat
+
+    @property
+    def _shoot(self) -> "_ShootCluster":
+        if self._cluster is None:  # pragma: no cover - the order of the start-up steps
+            raise RuntimeError("not connected yet")
+        return self._cluster
+
+
+class _ShootCluster:
+    """The cluster with the informers that the controllers share: two watches, no more."""
+
+    def __init__(self, cluster: Cluster, hostname: str, config: NodeAgentConfiguration) -> None:
+        self.cluster = cluster
+        secret_name = config.controllers.operating_system_config.secret_name
+        self.secrets: Informer[Secret] = cluster.cache.informer(
+            SECRETS, namespace=NAMESPACE, field_selector=f"metadata.name={secret_name}"
+        )
+        self.nodes: Informer[Node] = cluster.cache.informer(NODES, label_selector=hostname_selector(hostname).label)
+        self.identity = NodeIdentity(hostname=hostname, nodes=self.nodes)

@@ -1,0 +1,319 @@
+"""Carry out a plan: each item fails alone, and what does not depend on a failed one is done all the same.
+
+The order is the plan's. Neighbours of one kind run together: files share passes of fsyncs, units are enabled in one call,
+unit commands run in parallel. An item is marked in the journal after it was done, never before.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import ClassVar
+
+from agents.core import files as core_files
+from agents.core.errors import AgentError
+from agents.core.logging import get_logger
+from agents.core.threads import run_to_end
+from nodeagent.controllers.operatingsystemconfig import files, units
+from nodeagent.controllers.operatingsystemconfig.units import UnitJobs
+from osc.journal import Journal
+from osc.plan import (
+    DisableUnit,
+    EnableUnit,
+    Plan,
+    ReloadDaemon,
+    RemoveFile,
+    RemoveUnit,
+    RestartAgent,
+    RunUnitCommand,
+    Step,
+    WriteFile,
+    WriteUnit,
+)
+from osc.types import Unit
+from systemd.manager import JobOutcome, UnitManager
+
+log = get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of a plan."""
+
+    failed: dict[str, AgentError] = field(default_factory=dict)
+    """By the name of the item, as operators read it: `file /etc/motd`, `unit kubelet.service`."""
+    waiting: set[str] = field(default_factory=set)
+    """Items that are held back by a failed one, or whose job has not ended."""
+    restart: bool = False
+    """The process has to end, so that systemd starts it again."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything was done."""
+        return not (self.failed or self.waiting or self.restart)
+
+
+class Applier:
+    """Carries out plans on this machine."""
+
+    def __init__(
+        self,
+        *,
+        unit_manager: UnitManager,
+        jobs: UnitJobs,
+        journal: Journal,
+        file_removed: Callable[[str], None],
+        root: Path,
+    ) -> None:
+        self._units = unit_manager
+        self._jobs = jobs
+        self._journal = journal
+        self._file_removed = file_removed
+        self._root = root
+        self._journal_lock = asyncio.Lock()
+
+    async def apply(self, plan: Plan, contents: Mapping[str, bytes | AgentError]) -> Outcome:
+        """Carry out all that can be.
+
+        Args:
+            plan: what is left.
+            contents: bytes of each file by path, or why they cannot be had.
+        """
+        run = _Run(plan=plan, contents=contents)
+        for kind, steps in groupby(plan.steps, key=_group):
+            if run.restart:
+                break
+            await self._handlers[kind](self, [step for step in steps if not run.is_blocked(step)], run)
+        await run_to_end(self._journal.flush)
+        return run.outcome()
+
+    async def _write_files(self, steps: Sequence[Step], run: "_Run") -> None:
+        writes = []
+        for step in steps:
+            if not isinstance(step, WriteFile):
+                continue
+            content = run.contents.get(step.name, b"")
+            if isinstance(content, AgentError):
+                run.fail(step, content)
+            else:
+                writes.append(files.Write(step.id, self._at(step.name), content, step.file.mode))
+        await self._write(steps, writes, run)
+
+    async def _write_units(self, steps: Sequence[Step], run: "_Run") -> None:
+        """Write unit files and drop-ins of all, then enable or disable those that were written."""
+        writing = [step for step in steps if isinstance(step, WriteUnit)]
+        self._jobs.forget(step.name for step in writing)
+        await self._write(writing, [write for step in writing for write in units.writes(step, self._root)], run)
+        enable = [step for step in steps if isinstance(step, EnableUnit) and not run.is_blocked(step)]
+        for step in enable:
+            if not step.explicit:
+                log.debug("Unit enabled although the OSC leaves that open", unit=step.name)
+        await self._switch(enable, self._units.enable, run)
+        disable = [step for step in steps if isinstance(step, DisableUnit) and not run.is_blocked(step)]
+        await self._switch(disable, self._units.disable, run)
+
+    async def _write(self, steps: Sequence[Step], writes: Sequence[files.Write], run: "_Run") -> None:
+        """Write, remove drop-ins that are gone, and mark what was done."""
+        todo = [step for step in steps if step.id not in run.failed]
+        await run_to_end(self._write_blocking, todo, writes, run)
+
+    def _write_blocking(self, steps: Sequence[Step], writes: Sequence[files.Write], run: "_Run") -> None:
+        by_step = {step.id: step for step in steps}
+        for chunk in _by_key(writes, files.FILES_AT_ONCE):
+            written = files.write(chunk)
+            for key, error in written.failed.items():
+                run.fail(by_step[key], error)
+            run.changed |= written.changed
+            self._note_own_change(run)
+            keys = {write.key for write in chunk}
+            self._journal.done(*self._leftovers_removed([by_step[key] for key in by_step if key in keys], run))
+        keys = {write.key for write in writes}
+        self._journal.done(*self._leftovers_removed([step for step in steps if step.id not in keys], run))
+
+    def _leftovers_removed(self, steps: Iterable[Step], run: "_Run") -> list[Step]:
+        done: list[Step] = []
+        for step in steps:
+            if step.id in run.failed:
+                continue
+            try:
+                if isinstance(step, WriteUnit) and units.remove_leftovers(step, self._root):
+                    run.changed.add(step.id)
+                    self._note_own_change(run)
+                done.append(step)
+            except AgentError as error:
+                run.fail(step, error)
+        return done
+
+    def _note_own_change(self, run: "_Run") -> None:
+        """Record at once that our own bytes changed: a kill before the restart must not forget it."""
+        if run.own_watched & run.changed:
+            self._journal.own_bytes_changed()
+
+    async def _switch(
+        self, steps: Sequence[Step], call: Callable[[Sequence[str]], Awaitable[None]], run: "_Run"
+    ) -> None:
+        """Enable or disable all at once; if that fails one by one, so that only the bad one fails."""
+        if not steps:
+            return
+        try:
+            await call([step.name for step in steps])
+            await self._done(steps)
+        except AgentError as error:
+            if len(steps) == 1:
+                run.fail(steps[0], error)
+                return
+            for step in steps:
+                await self._switch([step], call, run)
+
+    async def _remove_units(self, steps: Sequence[Step], run: "_Run") -> None:
+        for step in steps:
+            if isinstance(step, RemoveUnit):
+                try:
+                    await self._remove_unit(step)
+                    await self._done([step])
+                except AgentError as error:
+                    run.fail(step, error)
+
+    async def _remove_unit(self, step: RemoveUnit) -> None:
+        path = self._at(Unit(name=step.name).path)
+        self._jobs.forget([step.name])
+        if step.created and await asyncio.to_thread(path.exists):
+            await self._units.disable([step.name])
+            report = await self._units.stop(step.name)
+            if report.outcome not in (JobOutcome.DONE, JobOutcome.PENDING):
+                raise units.UnitFailed("unit not stopped", unit=step.name, result=report.outcome.value)
+            await asyncio.to_thread(core_files.remove, path)
+            log.info("Unit removed", unit=step.name)
+        await asyncio.to_thread(units.remove_leftovers, step, self._root)
+
+    async def _reload(self, steps: Sequence[Step], run: "_Run") -> None:
+        for step in steps:
+            try:
+                await self._units.reload()
+                await self._done([step])
+            except AgentError as error:
+                run.fail(step, error)
+
+    async def _restart_agent(self, steps: Sequence[Step], run: "_Run") -> None:
+        for step in steps:
+            if isinstance(step, RestartAgent):
+                run.restart = step.required or bool(step.watched & run.changed)
+                await self._done([step])
+                if run.restart:
+                    await run_to_end(self._journal.flush, sync=True)
+
+    async def _run_commands(self, steps: Sequence[Step], run: "_Run") -> None:
+        if not steps:
+            return
+        await run_to_end(self._journal.flush)
+        async with asyncio.TaskGroup() as group:
+            for step in steps:
+                if isinstance(step, RunUnitCommand):
+                    group.create_task(self._run_command(step, run), name=step.id)
+
+    async def _run_command(self, step: RunUnitCommand, run: "_Run") -> None:
+        try:
+            if await self._jobs.run(step):
+                await self._done([step])
+            else:
+                run.unfinished[step.id] = step
+        except AgentError as error:
+            run.fail(step, error)
+
+    async def _remove_files(self, steps: Sequence[Step], run: "_Run") -> None:
+        await run_to_end(self._remove_files_blocking, steps, run)
+
+    def _remove_files_blocking(self, steps: Sequence[Step], run: "_Run") -> None:
+        for step in steps:
+            try:
+                files.remove(self._at(step.name))
+                self._journal.done(step)
+                self._file_removed(step.name)
+            except AgentError as error:
+                run.fail(step, error)
+
+    async def _done(self, steps: Iterable[Step]) -> None:
+        async with self._journal_lock:
+            await run_to_end(self._journal.done, *steps)
+
+    def _at(self, path: str) -> Path:
+        return self._root / path.lstrip("/")
+
+    _handlers: ClassVar[Mapping[type[Step], "_Handler"]] = {
+        WriteFile: _write_files,
+        WriteUnit: _write_units,
+        RemoveUnit: _remove_units,
+        RemoveFile: _remove_files,
+        ReloadDaemon: _reload,
+        RestartAgent: _restart_agent,
+        RunUnitCommand: _run_commands,
+    }
+
+
+_Handler = Callable[[Applier, Sequence[Step], "_Run"], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class _Run:
+    """State of one pass over a plan."""
+
+    plan: Plan
+    contents: Mapping[str, bytes | AgentError]
+    failed: dict[str, tuple[Step, AgentError]] = field(default_factory=dict)
+    unfinished: dict[str, Step] = field(default_factory=dict)
+    changed: set[str] = field(default_factory=set)
+    restart: bool = False
+    own_watched: frozenset[str] = field(init=False)
+    _blocked: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        watched = (step.watched for step in self.plan.steps if isinstance(step, RestartAgent))
+        self.own_watched = frozenset[str]().union(*watched)
+
+    def fail(self, step: Step, error: AgentError) -> None:
+        """Note a failed step; what needs it is blocked from now on."""
+        self.failed.setdefault(step.id, (step, error))
+        log.error("Step failed", step=step.id, error=error)
+
+    def is_blocked(self, step: Step) -> bool:
+        """Tell whether a step needs one that failed or has not ended."""
+        stopped = {*self.failed, *self.unfinished}
+        if not stopped:
+            return False
+        return step.id in self.plan.blocked(stopped)
+
+    def outcome(self) -> Outcome:
+        """Return what became of the plan, in operators' words."""
+        stopped = {*self.failed, *self.unfinished}
+        blocked = self.plan.blocked(stopped) if stopped else frozenset()
+        return Outcome(
+            failed={_describe(step): error for step, error in self.failed.values()},
+            waiting={_describe(step) for step in self.plan.steps if step.id in blocked or step.id in self.unfinished},
+            restart=self.restart,
+        )
+
+
+def _group(step: Step) -> type[Step]:
+    """Steps of one group are carried out together."""
+    return WriteUnit if isinstance(step, EnableUnit | DisableUnit) else type(step)
+
+
+def _by_key(writes: Sequence[files.Write], size: int) -> Iterable[Sequence[files.Write]]:
+    """Cut into chunks of about this size, never through the files of one key."""
+    chunk: list[files.Write] = []
+    for _key, group in groupby(writes, key=lambda write: write.key):
+        chunk.extend(group)
+        if len(chunk) >= size:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def _describe(step: Step) -> str:
+    if isinstance(step, WriteFile | RemoveFile):
+        return f"file {step.name}"
+    if isinstance(step, ReloadDaemon):
+        return "systemd daemon-reload"
+    return f"unit {step.name}" if step.name else "own restart"

@@ -1,0 +1,233 @@
+"""Our credentials for the cluster: chosen at start, requested with the bootstrap token, renewed later; one owner for all of it.
+
+Source: gardener cmd/gardener-node-agent/app/app.go, pkg/nodeagent/certificate.go (contract 4.1 to 4.7).
+"""
+
+import asyncio
+import base64
+import binascii
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from random import Random
+
+from agents.core import files
+from agents.core.clock import Clock
+from agents.core.errors import AgentError, FatalError, RetriableError
+from agents.core.logging import get_logger
+from agents.kube import kubeconfig
+from agents.kube.client import Client
+from agents.kube.kubeconfig import ClusterAccess, Credentials
+from agents.kube.ratelimit import RateLimiter
+from agents.kube.transport import HttpTransport, RequestObserver
+from agents.pki.certificate import parse_leaf
+from agents.pki.csr import CertificateRequester
+from agents.pki.store import FileKubeconfigStore
+from nodeagent.config import NodeAgentConfiguration
+from nodeagent.host.machine_name import GROUP, USER_PREFIX
+from nodeagent.paths import Paths
+from nodeagent.version import GARDENER_VERSION
+
+log = get_logger(__name__)
+
+EXPIRATION = timedelta(hours=720)
+RETRY = timedelta(minutes=1)
+"""Between two attempts to get credentials where there are none; also how often that is said."""
+USER_AGENT = f"gardener-node-agent/{GARDENER_VERSION}"
+
+
+class CredentialsMissing(RetriableError):
+    """There is neither a usable kubeconfig nor a bootstrap token."""
+
+
+class ClientFactory:
+    """Builds clients for this process."""
+
+    def __init__(self, *, clock: Clock, rng: Random, observe: RequestObserver) -> None:
+        self._clock = clock
+        self._rng = rng
+        self._observe = observe
+
+    def client(self, access: ClusterAccess, *, limits: tuple[float, int] | None = None) -> Client:
+        """Return a client; `limits` are requests per second and at once."""
+        limiter = RateLimiter(qps=limits[0], burst=limits[1], clock=self._clock) if limits else None
+        transport = HttpTransport(
+            access, user_agent=USER_AGENT, clock=self._clock, limiter=limiter, observe=self._observe
+        )
+        return Client(transport=transport, rng=self._rng)
+
+
+class CredentialsManager:
+    """Finds, requests and renews the client certificate.
+
+    Args:
+        config: the whole configuration.
+        paths: where things are.
+        machine_name: part of the subject.
+        clients: builds clients.
+        clock: for expiry and waits.
+    """
+
+    def __init__(
+        self, *, config: NodeAgentConfiguration, paths: Paths, machine_name: str, clients: ClientFactory, clock: Clock
+    ) -> None:
+        self._config = config
+        self._paths = paths
+        self._common_name = USER_PREFIX + machine_name
+        self._clients = clients
+        self._clock = clock
+        self._store = FileKubeconfigStore(paths.kubeconfig)
+        self._renewing = asyncio.Lock()
+        self._requester: CertificateRequester | None = None
+        self._bootstrap_client: Client | None = None
+        self._bootstrap_token = ""
+
+    @property
+    def explicit(self) -> bool:
+        """Whether a kubeconfig was configured; it is not ours to renew."""
+        return bool(self._config.client_connection.kubeconfig)
+
+    async def obtain(self) -> ClusterAccess:
+        """Return how to reach the cluster; waits as long as it takes, and says why once a minute.
+
+        Raises:
+            FatalError: a kubeconfig was configured and cannot be used.
+        """
+        if self.explicit:
+            return await self._load_explicit()
+        while True:
+            try:
+                return await self._stored() or await self._bootstrap()
+            except FatalError:
+                raise
+            except AgentError as error:
+                log.error(
+                    "No credentials for the cluster yet, trying again",
+                    error=error,
+                    requeueAfterSeconds=RETRY.total_seconds(),
+                )
+            await asyncio.sleep(RETRY.total_seconds())
+
+    async def stored(self) -> ClusterAccess | None:
+        """Return the access that is stored now."""
+        return await self._store.load()
+
+    async def confirm(self) -> None:
+        """Say that the stored kubeconfig works."""
+        if not self.explicit:
+            await self._store.confirm()
+
+    async def renew(self, client: Client) -> None:
+        """Request a new certificate with the current one, and store it.
+
+        Raises:
+            AgentError: not issued or not stored; the current one stays in use.
+        """
+        async with self._renewing:
+            current = await self._store.load()
+            if current is None:
+                raise CredentialsMissing("kubeconfig is missing, nothing to renew", path=str(self._paths.kubeconfig))
+            if self._requester is None:
+                self._requester = self._new_requester(client)
+            issued = await self._requester.request()
+            access = replace(
+                current, credentials=Credentials(client_certificate=issued.certificate, client_key=issued.key)
+            )
+            await self._store.save(self._with_ca_file(access))
+
+    async def close(self) -> None:
+        """Close what the bootstrap needed."""
+        if self._bootstrap_client is not None:
+            await self._bootstrap_client.close()
+            self._bootstrap_client = None
+
+    async def _load_explicit(self) -> ClusterAccess:
+        path = Path(self._config.client_connection.kubeconfig)
+        try:
+            access = await kubeconfig.load(path, allow_token_file=True)
+        except AgentError as error:
+            raise FatalError("configured kubeconfig cannot be used", path=str(path), problem=str(error)) from error
+        if access is None:
+            raise FatalError("configured kubeconfig does not exist", path=str(path))
+        return access
+
+    async def _stored(self) -> ClusterAccess | None:
+        access = await self._store.load()
+        if access is None or not access.credentials.client_certificate:
+            return access
+        if parse_leaf(access.credentials.client_certificate).expired(self._clock.now()):
+            log.error("Stored client certificate has expired", path=str(self._paths.kubeconfig))
+            return None
+        return access
+
+    async def _bootstrap(self) -> ClusterAccess:
+        """Request the first certificate with the bootstrap token."""
+        token = await asyncio.to_thread(read_bootstrap_token, self._paths)
+        if not token:
+            raise CredentialsMissing(
+                "neither a usable kubeconfig nor a bootstrap token; new user data has to bring one",
+                kubeconfig=str(self._paths.kubeconfig),
+                bootstrapToken=str(self._paths.bootstrap_token),
+            )
+        access = bootstrap_access(self._config, self._paths, token)
+        if self._requester is None or token != self._bootstrap_token:
+            await self.close()
+            connection = self._config.client_connection
+            self._bootstrap_client = self._clients.client(access, limits=(connection.qps, connection.burst))
+            self._bootstrap_token = token
+            self._requester = self._new_requester(self._bootstrap_client)
+        issued = await self._requester.request()
+        self._requester = None
+        obtained = replace(
+            access, credentials=Credentials(client_certificate=issued.certificate, client_key=issued.key)
+        )
+        await asyncio.to_thread(files.ensure_directory, self._paths.credentials, mode=0o700)
+        await self._store.save(obtained)
+        await self.close()
+        return obtained
+
+    def _new_requester(self, client: Client) -> CertificateRequester:
+        return CertificateRequester(
+            client=client,
+            common_name=self._common_name,
+            organizations=[GROUP],
+            name_prefix="node-agent-csr-",
+            expiration=EXPIRATION,
+            clock=self._clock,
+        )
+
+    def _with_ca_file(self, access: ClusterAccess) -> ClusterAccess:
+        """Refer to the configured CA file where it can be read, so that a rotated CA arrives (W31)."""
+        ca_file = Path(self._config.api_server.ca_file) if self._config.api_server.ca_file else None
+        if ca_file is None or not is_readable(ca_file):
+            return access
+        return replace(access, ca_file=ca_file, ca_data=b"")
+
+
+def bootstrap_access(config: NodeAgentConfiguration, paths: Paths, token: str) -> ClusterAccess:
+    """Return the access of the bootstrap token. The CA is at a fixed path; older configurations bring it inline."""
+    server, bundle = config.api_server.server, config.api_server.ca_bundle
+    credentials = Credentials(token=token)
+    if bundle and not config.api_server.ca_file and not paths.cluster_ca.exists():
+        return ClusterAccess(server=server, ca_data=_decode_bundle(bundle), credentials=credentials)
+    return ClusterAccess(server=server, ca_file=paths.cluster_ca, credentials=credentials)
+
+
+def read_bootstrap_token(paths: Paths) -> str:
+    """Return the bootstrap token, empty if there is none."""
+    return (files.read_optional(paths.bootstrap_token) or b"").decode("utf-8", "replace").strip()
+
+
+def is_readable(path: Path) -> bool:
+    """Tell whether a file has content."""
+    try:
+        return bool(files.read_optional(path))
+    except files.FileError:
+        return False
+
+
+def _decode_bundle(bundle: str) -> bytes:
+    try:
+        return base64.b64decode(bundle, validate=True)
+    except binascii.Error as error:
+        raise FatalError("apiServer.caBundle is not base64") from error
