@@ -253,7 +253,7 @@ def locked(name: str, *, root: Path | None = None, timeout: float = 0.0) -> Iter
     folder = root or state_root()
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     deadline = time.monotonic() + timeout
-    with (folder / f"{name}.lock").open("w") as lock:
+    with (folder / f".{name}.lock").open("w") as lock:
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -280,14 +280,11 @@ def release(ledger: Ledger) -> None:
 
 def remove_abandoned(*, root: Path | None = None) -> list[str]:
     """Remove the labs whose owner was killed; returns their names."""
-    folder = root or state_root()
     removed = []
-    for owner in sorted(folder.glob("*/owner")):
-        pid, start = owner.read_text(encoding="utf-8").split()
-        if ProcessIdentity(int(pid), int(start)).alive():
-            continue
-        name = owner.parent.name
-        with locked(name, root=root):
-            Ledger(name, root=root).remove()
-        removed.append(name)
+    with locked("sweep", root=root, timeout=60):
+        for owner in sorted((root or state_root()).glob("*/owner")):
+            pid, start = owner.read_text(encoding="utf-8").split()
+            if not ProcessIdentity(int(pid), int(start)).alive():
+                Ledger(owner.parent.name, root=root).remove()
+                removed.append(owner.parent.name)
     return removed
