@@ -1,3 +1,44 @@
-"""Levels, skips and what all tests share."""
+"""Levels, skips, and what all tests share."""
 
-pytest_plugins: list[str] = []
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+LEVELS = ("unit", "integration", "machine", "e2e", "chaos", "bench")
+
+pytest_plugins = ["tests.lab.fixtures"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test with the level of its folder, quick levels first; only unit tests have no marker."""
+
+    def level(item: pytest.Item) -> str:
+        parts = Path(item.path).relative_to(item.config.rootpath / "tests").parts
+        return parts[0] if parts and parts[0] in LEVELS else "unit"
+
+    for item in items:
+        if (name := level(item)) != "unit":
+            item.add_marker(getattr(pytest.mark, name))
+    items.sort(key=lambda item: LEVELS.index(level(item)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """In CI a skipped test has failed: nobody looks at skips there."""
+    report = yield
+    if os.environ.get("CI") == "true" and report.skipped and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped in CI, which counts as a failure: {report.longrepr}"
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: "pytest.TerminalReporter") -> None:
+    """Say how many tests were skipped, and why."""
+    reasons: dict[str, int] = {}
+    for report in terminalreporter.stats.get("skipped", []):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        reasons[reason] = reasons.get(reason, 0) + 1
+    for reason, count in reasons.items():
+        terminalreporter.write_line(f"{count} skipped: {reason}")

@@ -1,0 +1,249 @@
+"""First certificate, restart, loss and renewal, against a real API server with a signer played by the test."""
+
+import asyncio
+import base64
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+from uuid import uuid4
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+
+from agents.core.clock import SystemClock
+from agents.core.shutdown import Shutdown
+from agents.core.yamlio import load_yaml
+from agents.pki.certificate import parse_leaf
+from agents.runtime.reconcile import Request
+from nodeagent.config import ApiServer, Controllers, NodeAgentConfiguration
+from nodeagent.controllers.certificate import CertificateReconciler
+from nodeagent.credentials import ClientFactory, CredentialsManager
+from nodeagent.paths import Paths
+from tests.integration.nodeagent.conftest import eventually
+from tests.lab.api import Api
+from tests.lab.controlplane import ControlPlane
+
+CSRS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+
+
+@dataclass
+class Machine:
+    """A machine with user data, and the cluster's administrator."""
+
+    paths: Paths
+    name: str
+    plane: ControlPlane
+    api: Api
+
+    def manager(self) -> CredentialsManager:
+        """Return what a new process would have."""
+        clock = SystemClock()
+        config = NodeAgentConfiguration(
+            api_version="nodeagent.config.gardener.cloud/v1alpha1",
+            kind="NodeAgentConfiguration",
+            api_server=ApiServer(server=self.plane.server, ca_file=str(self.paths.cluster_ca)),
+            controllers=Controllers(),
+        )
+        clients = ClientFactory(clock=clock, rng=Random(1), observe=lambda _method, _code, _seconds: None)
+        return CredentialsManager(config=config, paths=self.paths, machine_name=self.name, clients=clients, clock=clock)
+
+    def requests(self) -> list[dict[str, object]]:
+        """Return this machine's requests."""
+        subject = f"gardener.cloud:node-agent:machine:{self.name}"
+        return [item for item in self.api.list(CSRS) if _common_name(item) == subject]
+
+    def approve(self, *, lifetime: timedelta = timedelta(hours=720)) -> None:
+        """Approve and sign what is open."""
+        for item in self.requests():
+            if not item.get("status"):
+                name = item["metadata"]["name"]  # type: ignore[index]
+                approved = {"type": "Approved", "status": "True", "reason": "Test", "message": ""}
+                item["status"] = {"conditions": [approved]}
+                item = self.api.replace(f"{CSRS}/{name}/approval", item)
+                item["status"]["certificate"] = base64.b64encode(self.sign(item, lifetime)).decode()
+                self.api.replace(f"{CSRS}/{name}/status", item)
+
+    def sign(self, item: dict[str, object], lifetime: timedelta) -> bytes:
+        """Sign a request with the cluster's CA."""
+        request = x509.load_pem_x509_csr(base64.b64decode(item["spec"]["request"]))  # type: ignore[index]
+        ca = x509.load_pem_x509_certificate(self.plane.ca_pem)
+        key = serialization.load_pem_private_key((self.plane.pki_folder / "ca.key").read_bytes(), None)
+        assert isinstance(key, EllipticCurvePrivateKey | RSAPrivateKey)
+        start = datetime.now(UTC) - timedelta(minutes=1)
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(request.subject)
+            .issuer_name(ca.subject)
+            .public_key(request.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(start)
+            .not_valid_after(start + lifetime)
+            .add_extension(x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+        )
+        return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def _common_name(item: dict[str, object]) -> str:
+    request = x509.load_pem_x509_csr(base64.b64decode(item["spec"]["request"]))  # type: ignore[index]
+    names = request.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
+    return str(names[0].value) if names else ""
+
+
+@pytest.fixture
+def machine(integration_control_plane: ControlPlane, tmp_path: Path) -> Machine:
+    """User data on a machine below a temporary directory."""
+    plane = integration_control_plane
+    paths = Paths(root=tmp_path)
+    paths.credentials.mkdir(parents=True)
+    paths.cluster_ca.write_bytes(plane.ca_pem)
+    token_id, secret = uuid4().hex[:6], uuid4().hex[:16]
+    data = {
+        "token-id": token_id,
+        "token-secret": secret,
+        "usage-bootstrap-authentication": "true",
+        "usage-bootstrap-signing": "true",
+    }
+    body = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": "bootstrap.kubernetes.io/token",
+        "metadata": {"name": f"bootstrap-token-{token_id}"},
+        "stringData": data,
+    }
+    plane.admin.create("/api/v1/namespaces/kube-system/secrets", body)
+    paths.bootstrap_token.write_text(f"{token_id}.{secret}\n")
+    return Machine(paths=paths, name=f"machine-{uuid4().hex[:8]}", plane=plane, api=plane.admin)
+
+
+async def obtain(machine: Machine, manager: CredentialsManager, decide: Callable[[], None]) -> bytes:
+    """Obtain credentials while an approver decides; returns the certificate."""
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(manager.obtain())
+        await eventually(machine.requests, what="CSR")
+        await asyncio.to_thread(decide)
+        access = await task
+    await manager.close()
+    return access.credentials.client_certificate
+
+
+async def test_first_certificate_is_requested_and_stored(machine: Machine) -> None:
+    """Contract 4.2, 4.3, 4.4: the CSR has exactly our subject, name and wishes; the kubeconfig is 0600 with a CA file."""
+    certificate = await obtain(machine, machine.manager(), machine.approve)
+    (request,) = machine.requests()
+    spec = request["spec"]
+    assert isinstance(spec, dict)
+    assert spec["signerName"] == "kubernetes.io/kube-apiserver-client"
+    assert spec["usages"] == ["digital signature", "key encipherment", "client auth"]
+    assert spec["expirationSeconds"] == 2592000
+    assert spec["username"].startswith("system:bootstrap:")
+    assert request["metadata"]["name"].startswith("node-agent-csr-")  # type: ignore[index]
+    assert parse_leaf(certificate).organizations == ("gardener.cloud:node-agents",)
+    assert stat.S_IMODE(machine.paths.kubeconfig.stat().st_mode) == 0o600
+    assert stat.S_IMODE(machine.paths.credentials.stat().st_mode) == 0o700
+    document = load_yaml(machine.paths.kubeconfig.read_bytes())
+    assert isinstance(document, dict)
+    assert document["current-context"] == "node-agent"
+    assert document["clusters"][0]["cluster"] == {
+        "server": machine.plane.server,
+        "certificate-authority": str(machine.paths.cluster_ca),
+    }
+
+
+async def test_a_stored_kubeconfig_is_used_without_a_request(machine: Machine) -> None:
+    """Contract 4.2: what is stored is used; the bootstrap token is not touched."""
+    first = await obtain(machine, machine.manager(), machine.approve)
+    manager = machine.manager()
+    assert (await manager.obtain()).credentials.client_certificate == first
+    assert len(machine.requests()) == 1
+
+
+@pytest.mark.parametrize("content", ["", "apiVersion: v1\nclusters: [", "{}"])
+async def test_an_empty_or_torn_kubeconfig_heals_with_the_token(machine: Machine, content: str) -> None:
+    """Contract 4.2, 9 W2: an empty or torn kubeconfig leads to a new certificate while the token works, not to a crash loop."""
+    machine.paths.kubeconfig.write_text(content)
+    await obtain(machine, machine.manager(), machine.approve)
+    assert (await machine.manager().obtain()).credentials.client_certificate
+
+
+async def test_the_backup_serves_when_the_kubeconfig_is_torn(machine: Machine) -> None:
+    """Contract 4.4: until a new kubeconfig was used, a torn one falls back to the one before."""
+    first = await obtain(machine, machine.manager(), machine.approve)
+    machine.paths.kubeconfig.rename(machine.paths.kubeconfig.with_name("kubeconfig.bak"))
+    machine.paths.kubeconfig.write_text("torn")
+    assert (await machine.manager().obtain()).credentials.client_certificate == first
+    assert len(machine.requests()) == 1
+
+
+async def test_nothing_but_waiting_without_kubeconfig_and_token(machine: Machine) -> None:
+    """Contract 4.5: kubeconfig lost after the Node registered: stay up and wait, no request, no exit."""
+    machine.paths.bootstrap_token.unlink()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await machine.manager().obtain()
+    assert machine.requests() == []
+
+
+async def test_renewal_stores_a_new_certificate_and_stops_the_process(machine: Machine) -> None:
+    """Contract 4.6, 1.8: past the deadline a new certificate is requested with the old one, stored, and the process ends."""
+    first = await obtain(machine, machine.manager(), lambda: machine.approve(lifetime=timedelta(minutes=1, seconds=30)))
+    manager, shutdown = machine.manager(), Shutdown()
+    clients = ClientFactory(clock=SystemClock(), rng=Random(1), observe=lambda _method, _code, _seconds: None)
+    admin = machine.plane.issue_client_certificate("admin", ["system:masters"])
+    stored = await manager.stored()
+    assert stored is not None
+    from dataclasses import replace
+
+    from agents.kube.kubeconfig import Credentials
+
+    client = clients.client(replace(stored, credentials=Credentials(client_certificate=admin[0], client_key=admin[1])))
+    moments: list[datetime] = []
+
+    async def expires(moment: datetime) -> None:
+        moments.append(moment)
+
+    class Later(SystemClock):
+        def now(self) -> datetime:
+            return super().now() + timedelta(minutes=1)
+
+    reconciler = CertificateReconciler(
+        credentials=manager, client=client, clock=Later(), rng=Random(1), shutdown=shutdown, expires=expires
+    )
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(reconciler.reconcile(Request("", "x")))
+        await eventually(lambda: len(machine.requests()) == 2, what="second CSR")
+        await asyncio.to_thread(machine.approve)
+        await task
+    await client.close()
+    assert shutdown.requested == "client certificate renewed"
+    renewed = await manager.stored()
+    assert renewed is not None
+    assert renewed.credentials.client_certificate != first
+    assert moments == [parse_leaf(first).not_after]
+
+
+async def test_before_the_deadline_nothing_happens(machine: Machine) -> None:
+    """Contract 4.6: before the deadline the reconcile only comes back, and no request is made."""
+    await obtain(machine, machine.manager(), machine.approve)
+    manager, shutdown = machine.manager(), Shutdown()
+
+    async def expires(_moment: datetime) -> None:
+        pass
+
+    clients = ClientFactory(clock=SystemClock(), rng=Random(1), observe=lambda _method, _code, _seconds: None)
+    stored = await manager.stored()
+    assert stored is not None
+    client = clients.client(stored)
+    reconciler = CertificateReconciler(
+        credentials=manager, client=client, clock=SystemClock(), rng=Random(1), shutdown=shutdown, expires=expires
+    )
+    result = await reconciler.reconcile(Request("", "x"))
+    await client.close()
+    assert result.requeue_after == timedelta(hours=1)
+    assert shutdown.requested is None
+    assert len(machine.requests()) == 1
