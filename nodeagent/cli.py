@@ -121,14 +121,12 @@ def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] 
             print(f"error: {error.fields['path']}: {problem}", file=sys.stderr)  # noqa: T201
         return 1
     logging.configure(loaded.log_level, loaded.log_format)  # type: ignore[arg-type]  # validated
-    from nodeagent import app  # heavy, and not needed to print a version or a mistake
+    from nodeagent.app import bootstrap, run  # heavy, and not needed to print a version or a mistake
 
     log = logging.get_logger("gardener-node-agent" if options.command == "run" else "gardener-node-init")
     log.info("Starting", command=options.command, version=VERSION, gardenerVersion=GARDENER_VERSION, config=str(path))
     try:
-        return asyncio.run(
-            app.bootstrap(loaded) if options.command == "bootstrap" else app.run(loaded, options.notify_socket)
-        )
+        return asyncio.run(bootstrap(loaded) if options.command == "bootstrap" else run(loaded, options.notify_socket))
     except AgentError as error:
         log.error("Stopped by an error", error=error)
         print(f"error: {error}", flush=True)  # noqa: T201 - the console, as Gardener's agent does

@@ -4,10 +4,11 @@ import asyncio
 import base64
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -15,10 +16,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from agents.core.clock import SystemClock
 from agents.core.shutdown import Shutdown
 from agents.core.yamlio import load_yaml
+from agents.kube.kubeconfig import Credentials
 from agents.pki.certificate import parse_leaf
 from agents.runtime.reconcile import Request
 from nodeagent.config import ApiServer, Controllers, NodeAgentConfiguration
@@ -53,7 +56,7 @@ class Machine:
         clients = ClientFactory(clock=clock, rng=Random(1), observe=lambda _method, _code, _seconds: None)
         return CredentialsManager(config=config, paths=self.paths, machine_name=self.name, clients=clients, clock=clock)
 
-    def requests(self) -> list[dict[str, object]]:
+    def requests(self) -> list[dict[str, Any]]:
         """Return this machine's requests."""
         subject = f"gardener.cloud:node-agent:machine:{self.name}"
         return [item for item in self.api.list(CSRS) if _common_name(item) == subject]
@@ -62,16 +65,16 @@ class Machine:
         """Approve and sign what is open."""
         for item in self.requests():
             if not item.get("status"):
-                name = item["metadata"]["name"]  # type: ignore[index]
+                name = item["metadata"]["name"]
                 approved = {"type": "Approved", "status": "True", "reason": "Test", "message": ""}
                 item["status"] = {"conditions": [approved]}
                 item = self.api.replace(f"{CSRS}/{name}/approval", item)
                 item["status"]["certificate"] = base64.b64encode(self.sign(item, lifetime)).decode()
                 self.api.replace(f"{CSRS}/{name}/status", item)
 
-    def sign(self, item: dict[str, object], lifetime: timedelta) -> bytes:
+    def sign(self, item: dict[str, Any], lifetime: timedelta) -> bytes:
         """Sign a request with the cluster's CA."""
-        request = x509.load_pem_x509_csr(base64.b64decode(item["spec"]["request"]))  # type: ignore[index]
+        request = x509.load_pem_x509_csr(base64.b64decode(item["spec"]["request"]))
         ca = x509.load_pem_x509_certificate(self.plane.ca_pem)
         key = serialization.load_pem_private_key((self.plane.pki_folder / "ca.key").read_bytes(), None)
         assert isinstance(key, EllipticCurvePrivateKey | RSAPrivateKey)
@@ -84,13 +87,13 @@ class Machine:
             .serial_number(x509.random_serial_number())
             .not_valid_before(start)
             .not_valid_after(start + lifetime)
-            .add_extension(x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
         )
         return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
-def _common_name(item: dict[str, object]) -> str:
-    request = x509.load_pem_x509_csr(base64.b64decode(item["spec"]["request"]))  # type: ignore[index]
+def _common_name(item: dict[str, Any]) -> str:
+    request = x509.load_pem_x509_csr(base64.b64decode(item["spec"]["request"]))
     names = request.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
     return str(names[0].value) if names else ""
 
@@ -142,7 +145,7 @@ async def test_first_certificate_is_requested_and_stored(machine: Machine) -> No
     assert spec["usages"] == ["digital signature", "key encipherment", "client auth"]
     assert spec["expirationSeconds"] == 2592000
     assert spec["username"].startswith("system:bootstrap:")
-    assert request["metadata"]["name"].startswith("node-agent-csr-")  # type: ignore[index]
+    assert request["metadata"]["name"].startswith("node-agent-csr-")
     assert parse_leaf(certificate).organizations == ("gardener.cloud:node-agents",)
     assert stat.S_IMODE(machine.paths.kubeconfig.stat().st_mode) == 0o600
     assert stat.S_IMODE(machine.paths.credentials.stat().st_mode) == 0o700
@@ -197,10 +200,6 @@ async def test_renewal_stores_a_new_certificate_and_stops_the_process(machine: M
     admin = machine.plane.issue_client_certificate("admin", ["system:masters"])
     stored = await manager.stored()
     assert stored is not None
-    from dataclasses import replace
-
-    from agents.kube.kubeconfig import Credentials
-
     client = clients.client(replace(stored, credentials=Credentials(client_certificate=admin[0], client_key=admin[1])))
     moments: list[datetime] = []
 

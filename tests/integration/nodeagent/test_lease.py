@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from agents.core.clock import SystemClock
+from agents.runtime.reconcile import Request
 from nodeagent.controllers import lease
 from tests.integration.nodeagent.conftest import Agent, eventually, now
 from tests.lab.controlplane import ControlPlane
@@ -58,7 +59,7 @@ async def test_lease_survives_conflicts_deletion_and_a_new_node(agent: Agent) ->
     reconciler = lease.LeaseReconciler(client=agent.client, nodes=agent.nodes, clock=SystemClock(), renewed=nothing)
     async with agent.running():
         await asyncio.to_thread(agent.create_node)
-        request = lease.Request("", agent.hostname)
+        request = Request("", agent.hostname)
         await eventually(lambda: agent.nodes.get(request), what="Node in the cache")
         assert (await reconciler.reconcile(request)).requeue_after == lease.PERIOD
         first = renewed_at(agent.api.get(path(agent)))
@@ -85,7 +86,7 @@ async def test_first_connection_error_is_repeated_at_once(
 ) -> None:
     """Heartbeat: after the first connection error the renewal is repeated on a fresh connection and succeeds in the same pass."""
     reconciler = lease.LeaseReconciler(client=agent.client, nodes=agent.nodes, clock=SystemClock(), renewed=nothing)
-    request = lease.Request("", agent.hostname)
+    request = Request("", agent.hostname)
     async with agent.running():
         await asyncio.to_thread(agent.create_node)
         await eventually(lambda: agent.nodes.get(request), what="Node in the cache")
