@@ -75,6 +75,10 @@ class Touched:
             units[name] = units.get(name, TouchedUnit()) | unit
         return Touched(self.paths | other.paths, units)
 
+    def all_paths(self) -> frozenset[str]:
+        """Return the paths of files, unit files and drop-ins."""
+        return self.paths.union(*(_paths_of(name, unit) for name, unit in self.units.items()))
+
     @staticmethod
     def of(effective: Effective) -> "Touched":
         """Everything that applying this OSC may touch: for a caller whose journal is lost, but not the OSC."""
@@ -187,11 +191,14 @@ def diff(
     base = old or Effective()
     touched = touched or Touched()
     dirty = dirty or Dirty()
-    changed_files = _changed_files(new, base, touched.paths | dirty.paths)
+    units_deleted = _deleted_units(new, base, touched)
+    removed_with_units = frozenset[str]().union(*(unit.written_paths() for unit in units_deleted))
+    changed_files = _changed_files(new, base, touched.all_paths() | dirty.paths | removed_with_units)
     units_changed = _changed_units(new, base, touched.units, dirty.units, {file.path for file in changed_files})
     files_deleted = _deleted_files(new, base, touched)
-    units_deleted = _deleted_units(new, base, touched)
-    restarted = [UnitCommand(unit.name, "restart") for unit in units_deleted if unit.content is None]
+    restarted = [
+        UnitCommand(unit.name, "restart") for unit in units_deleted if unit.content is None and unit.name != OWN_UNIT
+    ]
     users = _users(base, {file.path for file in files_deleted})
     return _with_commands(
         Changes(changed_files, files_deleted, units_changed, units_deleted, tuple(restarted), users), units_changed
@@ -237,6 +244,11 @@ def changed_secrets(new: Effective, before: Mapping[str, str], now: Mapping[str,
 def command_for(unit: Unit) -> CommandName:
     """Return what a changed unit gets: `start` and nothing at all mean restart as well."""
     return "stop" if unit.enable is False or unit.command == "stop" else "restart"
+
+
+def _paths_of(name: str, touched: TouchedUnit) -> tuple[str, ...]:
+    drop_ins = tuple(DropIn(name=drop_in) for drop_in in touched.drop_ins)
+    return Unit(name=name, content="" if touched.created else None, drop_ins=drop_ins).written_paths()
 
 
 def _touch(unit: Unit, more: Iterable[DropIn] = ()) -> TouchedUnit:
@@ -303,8 +315,8 @@ def _unit_change(
 
 
 def _deleted_units(new: Effective, base: Effective, touched: Touched) -> tuple[Unit, ...]:
-    """Return old and touched units that are gone. The agent never removes its own unit."""
-    kept = {unit.name for unit in new.units} | {OWN_UNIT}
+    """Return old and touched units that are gone. Of the agent's own unit only the drop-ins go, never its file."""
+    kept = {unit.name for unit in new.units}
     known = base.units_by_name()
     deleted = []
     for name in [*known, *sorted(touched.units.keys() - known.keys())]:
@@ -315,6 +327,7 @@ def _deleted_units(new: Effective, base: Effective, touched: Touched) -> tuple[U
         names = {drop_in.name for drop_in in unit.drop_ins}
         extra = tuple(DropIn(name=drop_in) for drop_in in sorted(more.drop_ins - names))
         content = "" if unit.content is None and more.created else unit.content
+        content = None if name == OWN_UNIT else content
         deleted.append(unit.model_copy(update={"drop_ins": (*unit.drop_ins, *extra), "content": content}))
     return tuple(deleted)
 

@@ -238,10 +238,11 @@ class _Planner:
         return WriteUnit(name=unit.name, unit=unit, remove_drop_ins=gone, remove_file=remove_file, after=after)
 
     def _is_removable(self, unit: Unit) -> bool:
-        return unit.name not in self._units and unit.name != OWN_UNIT and not any(check_name(unit.name))
+        return unit.name not in self._units and not any(check_name(unit.name))
 
     def _remove_unit(self, unit: Unit) -> RemoveUnit:
-        return RemoveUnit(name=unit.name, created=unit.content is not None, drop_ins=_valid_names(unit.drop_ins))
+        created = unit.content is not None and unit.name != OWN_UNIT  # we cannot stop ourselves
+        return RemoveUnit(name=unit.name, created=created, drop_ins=_valid_names(unit.drop_ins))
 
     def _is_in_the_way(self, step: RemoveUnit) -> bool:
         return not self._in_the_way.isdisjoint(_paths_removed_by(step))
