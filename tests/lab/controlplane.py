@@ -34,7 +34,8 @@ class Placement:
     """Where a control plane listens.
 
     Attributes:
-        address: IP address under which clients reach the API server.
+        address: IP address under which we reach the API server.
+        inside: IP address under which machines reach it; None where there are none.
         port: its port; 0 takes a free one.
         etcd_port: etcd's client port, the next one is for peers; 0 takes free ones.
         netns: network namespace; None for the host's.
@@ -42,6 +43,7 @@ class Placement:
     """
 
     address: str = "127.0.0.1"
+    inside: str | None = None
     port: int = 0
     etcd_port: int = 0
     netns: str | None = None
@@ -96,8 +98,18 @@ class ControlPlane:
 
     @property
     def server(self) -> str:
-        """URL of the API server."""
+        """URL of the API server, for us."""
         return f"https://{self.placement.address}:{self._saved_ports().secure}"
+
+    @property
+    def port(self) -> int:
+        """Port of the API server."""
+        return self._saved_ports().secure
+
+    @property
+    def server_inside(self) -> str:
+        """URL of the API server, for machines."""
+        return f"https://{self.placement.inside or self.placement.address}:{self._saved_ports().secure}"
 
     @property
     def ca_pem(self) -> bytes:
@@ -123,7 +135,7 @@ class ControlPlane:
 
     def start(self) -> None:
         """Start all parts and wait until the API server is ready; the objects for bootstrapping nodes exist then."""
-        self._prepare()
+        self.prepare()
         self.start_etcd()
         self.start_apiserver()
         for path, body in bootstrap_objects():
@@ -238,7 +250,13 @@ class ControlPlane:
         pki.write_secret(path, text.encode())
         return path
 
-    def _prepare(self) -> None:
+    def issue_server_certificate(self, name: str, addresses: Sequence[str]) -> tuple[Path, Path]:
+        """Write certificate and key for a server beside the API server; returns their paths."""
+        self._save_pair(name, pki.Authority.load(self.pki_folder).issue_server(name, addresses))
+        return self.pki_folder / f"{name}.crt", self.pki_folder / f"{name}.key"
+
+    def prepare(self) -> None:
+        """Make keys, certificates and configuration files, unless they exist."""
         self.ledger.create()
         self.pki_folder.mkdir(parents=True, exist_ok=True)
         if (self.pki_folder / "ca.crt").exists():
@@ -247,7 +265,7 @@ class ControlPlane:
         authority.save(self.pki_folder)
         place = self.placement
         names = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "127.0.0.1", "10.0.0.1"]
-        names += [name for name in (place.address, *place.names) if name not in names]
+        names += [name for name in (place.address, place.inside, *place.names) if name and name not in names]
         self._save_pair("apiserver", authority.issue_server("kube-apiserver", names))
         self._save_pair("admin", authority.issue_client("admin", ["system:masters"]))
         key = pki.new_key()
@@ -272,7 +290,7 @@ class ControlPlane:
         flags = {
             "--etcd-servers": f"http://127.0.0.1:{ports.etcd}",
             "--bind-address": "0.0.0.0" if self.placement.netns else self.placement.address,
-            "--advertise-address": self.placement.address,
+            "--advertise-address": self.placement.inside or "",
             "--secure-port": str(ports.secure),
             "--cert-dir": str(self.directory / "apiserver"),
             "--tls-cert-file": str(folder / "apiserver.crt"),
@@ -290,7 +308,7 @@ class ControlPlane:
             "--audit-log-path": str(self.audit_path),
         }
         # A lone API server on the loopback must not publish that address as an endpoint; it refuses to.
-        if self.placement.address.startswith("127."):
+        if self.placement.inside is None:
             flags["--endpoint-reconciler-type"] = "none"
             del flags["--advertise-address"]
         if self.webhook is None:

@@ -6,13 +6,21 @@ removed by the next one, because its ledger names an owner that is gone.
 
 import os
 from collections.abc import Iterator
+from itertools import count
 
 import pytest
 
 from tests.lab import state
+from tests.lab.agent import AgentSource
 from tests.lab.binaries import find_binaries
+from tests.lab.capability import why_no_lab
+from tests.lab.cluster import Lab
 from tests.lab.controlplane import ControlPlane, plain_control_plane
+from tests.lab.errors import LabError
+from tests.lab.machine import Machine
 from tests.lab.progress import to_stderr
+
+_numbers = count(1)
 
 
 @pytest.fixture(scope="session")
@@ -28,3 +36,46 @@ def integration_control_plane() -> Iterator[ControlPlane]:
     finally:
         plane.stop()
         plane.ledger.remove()
+
+
+@pytest.fixture(scope="session")
+def lab() -> Iterator[Lab]:
+    """A lab with control plane and counterparts, shared by all tests of a run; a test brings its own machine and pool."""
+    reason = why_no_lab()
+    if reason is not None:
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    started = Lab(f"tests-{os.getpid()}", say=to_stderr)
+    try:
+        started.up()
+    except LabError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(error))
+    try:
+        yield started
+    finally:
+        started.down()
+
+
+@pytest.fixture
+def machine(lab: Lab) -> Iterator[Machine]:
+    """A fresh machine of the shared lab, without user data; removed with its Node after the test."""
+    with lab.removed_after(lab.add_machine(f"machine-{next(_numbers)}")) as fresh:
+        yield fresh
+
+
+@pytest.fixture(scope="session")
+def agent(lab: Lab) -> AgentSource:
+    """The node agent under test: the one-file binary, or the source tree with LAB_AGENT=source."""
+    return lab.agent(os.environ.get("LAB_AGENT", "binary"))
+
+
+@pytest.fixture
+def no_denials(lab: Lab) -> Iterator[None]:
+    """Fail a test during which the API server refused a request that the agent must not send."""
+    before = len(lab.unexpected_denials())
+    yield
+    faults = lab.unexpected_denials()[before:]
+    assert not faults, "\n".join(map(str, faults))

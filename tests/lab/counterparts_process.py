@@ -1,0 +1,107 @@
+"""Start and stop of the counterparts, from the lab's side."""
+
+import datetime as dt
+import http.client
+import json
+import ssl
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.lab.api import wait_for
+from tests.lab.controlplane import ControlPlane
+from tests.lab.processes import clean_environment, find, spawn
+from tests.lab.requests import Outage
+
+PORT = 9443
+_NAME = "counterparts"
+
+
+class Counterparts:
+    """The process with authorizer and CSR approver, and the record of when a test had it down."""
+
+    def __init__(self, control_plane: ControlPlane) -> None:
+        self._plane = control_plane
+        self._outage_path = control_plane.ledger.directory / "outages.jsonl"
+
+    def start(self, *, approver: bool = True) -> None:
+        """Start it and wait until it answers; ends a recorded outage.
+
+        Args:
+            approver: whether CSRs are decided; the webhook answers anyway.
+        """
+        plane = self._plane
+        if not (plane.pki_folder / f"{_NAME}.crt").exists():
+            plane.issue_server_certificate(_NAME, ["127.0.0.1", plane.placement.address])
+        argv = [sys.executable, "-m", "tests.lab.counterparts", "--port", str(PORT), "--pki", str(plane.pki_folder)]
+        argv += ["--server", f"https://127.0.0.1:{plane.port}"]
+        argv += [] if approver else ["--no-approver"]
+        root = Path(__file__).resolve().parents[2]
+        spawn(
+            plane.ledger,
+            _NAME,
+            argv,
+            log=plane.log_path(_NAME),
+            netns=plane.placement.netns,
+            cwd=root,
+            env=clean_environment(PYTHONPATH=str(root), PYTHONDONTWRITEBYTECODE="1"),
+        )
+        wait_for(self._healthy, timeout=20, what="the counterparts to answer")
+        if self.outages() and self.outages()[-1][1] is None:
+            self._write({"up": _now()})
+
+    def stop(self) -> None:
+        """Stop it: from now on node agents are denied everything. Recorded, so that those denials are no faults."""
+        self._write({"down": _now()})
+        process = find(self._plane.ledger, _NAME)
+        if process is not None:
+            process.kill()
+
+    @contextmanager
+    def down(self) -> Iterator[None]:
+        """Have the webhook down for the length of a block."""
+        self.stop()
+        try:
+            yield
+        finally:
+            self.start()
+
+    @contextmanager
+    def without_approver(self) -> Iterator[None]:
+        """Leave CSRs undecided for the length of a block; the webhook is down for a moment at both ends."""
+        self.stop()
+        self.start(approver=False)
+        try:
+            yield
+        finally:
+            self.stop()
+            self.start()
+
+    def outages(self) -> list[Outage]:
+        """Return when it was down on purpose."""
+        found: list[Outage] = []
+        lines = self._outage_path.read_text().splitlines() if self._outage_path.exists() else []
+        for line in map(json.loads, lines):
+            if "down" in line:
+                found.append((dt.datetime.fromisoformat(line["down"]), None))
+            elif found:
+                found[-1] = (found[-1][0], dt.datetime.fromisoformat(line["up"]))
+        return found
+
+    def _healthy(self) -> bool:
+        context = ssl.create_default_context(cafile=str(self._plane.ca_path))
+        connection = http.client.HTTPSConnection(self._plane.placement.address, PORT, timeout=2, context=context)
+        try:
+            connection.request("GET", "/healthz")
+            return connection.getresponse().status == 200
+        finally:
+            connection.close()
+
+    def _write(self, entry: dict[str, str]) -> None:
+        with self._outage_path.open("a") as outages:
+            outages.write(json.dumps(entry) + "\n")
+
+
+def _now() -> str:
+    return dt.datetime.now(dt.UTC).isoformat()
