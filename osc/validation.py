@@ -51,11 +51,10 @@ def validate(
         *_located("spec.units", config.spec.units),
         *_located("status.extensionUnits", config.status.extension_units),
     ]
-    known = frozenset(file.path for _, file in files)
     return [
         *_not_built(config),
         *chain.from_iterable(_check_file(where, file, reserved) for where, file in files),
-        *chain.from_iterable(_check_unit(where, unit, known) for where, unit in units),
+        *chain.from_iterable(_check_unit(where, unit) for where, unit in units),
         *_Collisions(files, units, unit_directory).problems(),
     ]
 
@@ -161,7 +160,7 @@ def _check_inline(content: FileContent) -> Iterator[str]:
             yield f"decodes to more than {MAX_FILE_BYTES} bytes"
 
 
-def _check_unit(where: str, unit: Unit, known_paths: frozenset[str]) -> Iterator[Problem]:
+def _check_unit(where: str, unit: Unit) -> Iterator[Problem]:
     yield from (Problem(f"{where}.name", message) for message in check_name(unit.name))
     if unit.drop_ins and _size(unit.name) <= _LONGEST_NAME_BYTES < _size(f"{unit.name}.d"):
         yield Problem(f"{where}.name", f"is longer than {_LONGEST_NAME_BYTES} bytes with the '.d' of its drop-ins")
@@ -171,9 +170,6 @@ def _check_unit(where: str, unit: Unit, known_paths: frozenset[str]) -> Iterator
         yield from (Problem(f"{where}.dropIns[{index}].name", message) for message in check_name(drop_in.name))
         if _size(drop_in.content) > MAX_FILE_BYTES:
             yield Problem(f"{where}.dropIns[{index}].content", f"is longer than {MAX_FILE_BYTES} bytes")
-    for index, path in enumerate(unit.file_paths):
-        if path not in known_paths:
-            yield Problem(f"{where}.filePaths[{index}]", "is not the path of any file")
 
 
 class _Collisions:
