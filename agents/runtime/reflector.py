@@ -1,7 +1,7 @@
 """Keeps a store equal to what the API server has: list, watch from there, and start over when that is no longer possible.
 
 A watch that ends, by the server's plan or by a failure, is continued from the last version seen; bookmarks move that version on.
-A new list is made after a 410, after three failures in a row (an etcd that was restored from a backup has versions that are lower
+A new list is made after a 410 (at once, but for a second 410 in a row), after three failures in a row (an etcd that was restored from a backup has versions that are lower
 than ours, and a watch would wait for them in silence), and when other objects are selected. Failures back off as client-go's
 reflector does: 0.8 s, doubled up to 30 s, each up to twice as long at random, and from the start again after 2 minutes without
 one. A server that asks to wait is obeyed. A watch that ends at once without an event counts as a failure, so nothing here can
@@ -95,6 +95,7 @@ class Reflector(Generic[T]):
         self._failures = 0
         self._failed_at = 0.0
         self._outage = 0
+        self._gone = False
         self._scope: asyncio.Timeout | None = None
 
     @property
@@ -130,8 +131,9 @@ class Reflector(Generic[T]):
                     await self._watch(self._version)
             except Gone as error:
                 log.debug("Version is too old, listing again", resource=self._resource.plural, error=error)
-                if self._version is None:
+                if self._gone:
                     await self._back_off(error)
+                self._gone = True
                 self._version = None
             except FatalError:
                 raise
@@ -167,6 +169,7 @@ class Reflector(Generic[T]):
                 if event.resource_version:
                     self._version = event.resource_version
                 self._failures = 0
+                self._gone = False
         if not events and self._clock.monotonic() - opened < SHORT_WATCH_SECONDS:
             raise UnexpectedStatus("watch ended at once", resource=self._resource.plural)
 
