@@ -249,9 +249,11 @@ class _Planner:
 
     def _reload(self) -> list[Step]:
         changes = self._changes
-        if changes.reload or changes.files_changed or changes.units_changed or changes.units_deleted:
-            return [ReloadDaemon()]
-        return []
+        definitions = any(path.startswith(f"{UNIT_DIRECTORY}/") for path in self._deletions)
+        needed = (
+            changes.reload or changes.files_changed or changes.units_changed or changes.units_deleted or definitions
+        )
+        return [ReloadDaemon()] if needed else []
 
     def _needs(self, unit: Unit, ids: frozenset[str]) -> frozenset[str]:
         """Ids of the writes without which a unit must not be started again, as far as the plan has them."""
