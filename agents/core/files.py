@@ -20,6 +20,7 @@ import os
 import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
 
 from agents.core.errors import RetriableError
@@ -30,6 +31,14 @@ _LONGEST_NAME = 255
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _PERMISSIONS = 0o777
 DIRECTORY_MODE = 0o755
+
+
+class Change(IntEnum):
+    """What a write has to change; NONE is false."""
+
+    NONE = 0
+    MODE = 1
+    CONTENT = 2
 
 
 class FileError(RetriableError):
@@ -68,10 +77,10 @@ def write_atomic(path: Path, content: bytes, *, mode: int, sync: bool = True) ->
         FileError: with the path; the old content is intact and no temporary file is left.
     """
     with Batch(sync=sync) as batch:
-        changed = batch.stage(path, content, mode=mode)
+        change = batch.stage(path, content, mode=mode)
         for error in batch.commit().values():
             raise error
-    return changed
+    return bool(change)
 
 
 def read_optional(path: Path) -> bytes | None:
@@ -96,8 +105,8 @@ def read_optional(path: Path) -> bytes | None:
 def same_content(path: Path, content: bytes, *, mode: int) -> bool:
     """Tell whether `write_atomic` with these arguments would have nothing to do."""
     try:
-        with _walk(path) as (directory, name):
-            return _is_already(directory, name, content, mode) == "same"
+        with _walk(path) as (directory, _name):
+            return _compare(path, directory, content, mode) is Change.NONE
     except FileNotFoundError:
         return False
     except OSError as error:
@@ -197,25 +206,22 @@ class Batch:
     def __len__(self) -> int:
         return len(self._staged)
 
-    def stage(self, path: Path, content: bytes, *, mode: int) -> bool:
-        """Write the temporary file, or nothing if the target already is as wanted. Returns whether it is not."""
+    def stage(self, path: Path, content: bytes, *, mode: int) -> Change:
+        """Write the temporary file, or nothing if the target already is as wanted; a wrong mode alone is set at once."""
         mode &= _PERMISSIONS
         try:
             directory = self._directory(path)
-            state = _is_already(directory, path.name, content, mode)
-            if state == "same":
-                return False
-            if state == "mode":
+            change = _compare(path, directory, content, mode)
+            if change is Change.MODE:
                 os.chmod(path.name, mode, dir_fd=directory)
-                return True
-            if state == "other kind":
-                raise NotRegularFile("target is not a regular file", path)
+            if change is not Change.CONTENT:
+                return change
             if (earlier := self._staged.pop(path, None)) is not None:
                 _discard(earlier)
             self._staged[path] = _write_temporary(path, directory, content, mode)
         except OSError as error:
             raise FileError("file not written", path, error) from error
-        return True
+        return Change.CONTENT
 
     def commit(self) -> Mapping[Path, FileError]:
         """Sync, rename and sync the directories. Returns the files that failed; their old content is intact."""
@@ -291,22 +297,27 @@ def _discard(staged: _Staged) -> None:
         os.unlink(staged.temporary, dir_fd=staged.directory)
 
 
-def _is_already(directory: int, name: str, content: bytes, mode: int) -> str:
-    """Return what the target is: `same`, `mode` (only that differs), `different`, or `other kind`."""
+def _compare(path: Path, directory: int, content: bytes, mode: int) -> Change:
+    """Return what would have to change for the target to be as wanted.
+
+    Raises:
+        NotRegularFile: it is a directory, a device, a socket or a pipe.
+    """
     try:
-        found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        found = os.stat(path.name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
-        return "different"
+        return Change.CONTENT
     if stat.S_ISLNK(found.st_mode):
-        return "different"
+        return Change.CONTENT
     if not stat.S_ISREG(found.st_mode):
-        return "other kind"
+        raise NotRegularFile("target is not a regular file", path)
     if found.st_size != len(content) or (found.st_uid, found.st_gid) != (os.geteuid(), os.getegid()):
-        return "different"
-    with open(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory), "rb") as file:  # noqa: PTH123
+        return Change.CONTENT
+    descriptor = os.open(path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor, not a path
         if file.read() != content:
-            return "different"
-    return "same" if stat.S_IMODE(found.st_mode) == mode else "mode"
+            return Change.CONTENT
+    return Change.NONE if stat.S_IMODE(found.st_mode) == mode else Change.MODE
 
 
 class _walk:  # noqa: N801 - used like a function

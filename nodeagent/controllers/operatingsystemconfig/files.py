@@ -42,7 +42,7 @@ class Write:
 
 @dataclass(slots=True)
 class Written:
-    """What became of a number of writes, by key."""
+    """What became of a number of writes, by key; a mode that was set is no change of bytes."""
 
     changed: set[str] = field(default_factory=set)
     failed: dict[str, AgentError] = field(default_factory=dict)
@@ -61,8 +61,11 @@ def _write_chunk(chunk: Sequence[Write], written: Written) -> None:
     with files.Batch() as batch:
         for item in chunk:
             try:
-                if batch.stage(item.path, item.content, mode=item.mode):
+                change = batch.stage(item.path, item.content, mode=item.mode)
+                if change is files.Change.CONTENT:
                     staged[item.path] = item
+                elif change:
+                    log.info("File mode set", path=str(item.path), mode=f"{item.mode:04o}")
             except AgentError as error:
                 written.failed.setdefault(item.key, error)
         failed = batch.commit()

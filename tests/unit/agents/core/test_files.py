@@ -47,12 +47,16 @@ def test_write_leaves_an_equal_file_alone(tmp_path: Path) -> None:
 
 
 def test_write_corrects_only_the_mode_when_content_is_equal(tmp_path: Path) -> None:
-    """A wrong mode alone is a change, and keeps the inode."""
+    """A wrong mode alone is a change, set at once, and keeps the inode; it is told apart from new content."""
     path = tmp_path / "f"
     files.write_atomic(path, b"x", mode=0o600)
     inode = path.stat().st_ino
     assert files.write_atomic(path, b"x", mode=0o640) is True
     assert (mode_of(path), path.stat().st_ino) == (0o640, inode)
+    with Batch() as batch:
+        assert batch.stage(path, b"x", mode=0o600) is files.Change.MODE
+        assert batch.stage(path, b"x", mode=0o600) is files.Change.NONE
+        assert batch.stage(path, b"y", mode=0o600) is files.Change.CONTENT
 
 
 def test_write_honours_only_the_nine_permission_bits(tmp_path: Path) -> None:
