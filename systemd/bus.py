@@ -12,6 +12,7 @@ when the library does it itself:
 import asyncio
 import contextlib
 import socket
+import struct
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -30,6 +31,9 @@ __all__ = ["CALL_DEADLINE_SECONDS", "SYSTEM_BUS", "Method", "SignalHandler", "Sy
 SYSTEM_BUS = "unix:path=/run/dbus/system_bus_socket"
 CALL_DEADLINE_SECONDS = 25.0
 """As sd-bus and libdbus have it."""
+
+_BROKEN = (OSError, EOFError, ValueError, TypeError, LookupError, struct.error)
+"""What calls get when the connection ends, by the peer or because of a message that cannot be read."""
 
 _LONGEST_LINE = 4096
 
@@ -124,7 +128,7 @@ class SystemBus:
                 reply = await connection.call(message)
         except TimeoutError:
             raise BusUnavailable("no answer on the system bus in time", about) from None
-        except (OSError, EOFError) as error:
+        except _BROKEN as error:
             raise BusUnavailable("system bus connection broke", about) from error
         answer = list(reply.body)
         if reply.message_type is MessageType.ERROR:
@@ -149,7 +153,7 @@ class SystemBus:
                 connection = await _Connection.open(self._address, self._received, self._lost)
         except TimeoutError:
             raise BusUnavailable("system bus does not answer", {"address": self._address}) from None
-        except (OSError, EOFError, ValueError, AuthError) as error:
+        except (*_BROKEN, AuthError) as error:
             raise BusUnavailable("system bus not reached", {"address": self._address, "problem": str(error)}) from error
         self._connection = connection
         try:

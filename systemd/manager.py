@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 from agents.core.logging import get_logger
 from systemd.bus import CALL_DEADLINE_SECONDS, SYSTEM_BUS, Method, SystemBus, Variant
 from systemd.errors import SystemdError
-from systemd.units import object_path
+from systemd.units import check_name, object_path
 
 log = get_logger(__name__)
 
@@ -222,6 +222,7 @@ class SystemdUnitManager:
             InvalidUnit: systemd refuses the name.
             SystemdError: it could not be asked.
         """
+        check_name(name)
         get_all = Method(_DESTINATION, object_path(name), _PROPERTIES, "GetAll", "s")
         (found,) = await self._bus.call(get_all, _UNIT, about={"unit": name})
         plain = {str(key): _plain(value) for key, value in found.items()} if isinstance(found, dict) else {}
@@ -236,6 +237,8 @@ class SystemdUnitManager:
     async def _switch(self, method: Method, names: Sequence[str], *flags: bool) -> None:
         if not names:
             return
+        for name in names:
+            check_name(name)
         try:
             await self._bus.call(method, list(names), *flags, about={"unit": ", ".join(names)})
         except SystemdError:
@@ -256,6 +259,7 @@ class SystemdUnitManager:
             raise first
 
     async def _run(self, command: Command, name: str) -> JobReport:
+        check_name(name)
         async with self._lock(name):
             (job,) = await self._bus.call(_manager(_METHODS[command], "ss"), name, "replace", about={"unit": name})
             log.debug("Job queued", unit=name, command=command, job=job)
