@@ -53,7 +53,8 @@ class NetworkFaults:
         self._nft(f"table inet {_TABLE}\ndelete table inet {_TABLE}\n")
 
     def _filter(self, *chains: str) -> None:
-        self._nft(f"table inet {_TABLE}\ndelete table inet {_TABLE}\ntable inet {_TABLE} {{ {' '.join(chains)} }}\n")
+        lines = [f"table inet {_TABLE}", f"delete table inet {_TABLE}", f"table inet {_TABLE} {{", *chains, "}", ""]
+        self._nft("\n".join(lines))
 
     def _nft(self, rules: str) -> None:
         command = [*in_netns(self.netns), "nft", "-f", "-"]

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shlex
+import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -274,6 +275,10 @@ class Machine(NetworkFaults):
         if inside == 0:
             raise LabError(f"{self.name}: {unit} has no main process")
         return self.host_pid(inside)
+
+    def kill(self, host_pid: int, number: signal.Signals = signal.SIGKILL) -> None:
+        """Send a signal to a process of the machine, by the host's process id."""
+        os.kill(host_pid, number)
 
     def host_pid(self, inside: int) -> int:
         """Translate a process id of the machine into the host's."""

@@ -1,0 +1,71 @@
+"""Whether a machine is what an OSC says, found out from the outside: bytes, modes and unit states."""
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+from tests.lab.machine import Machine
+
+_UNIT_FOLDER = "/etc/systemd/system"
+_DEFAULT_FILE_MODE = 0o600
+
+
+def file_content(file: Mapping[str, Any]) -> bytes:
+    """Return what an inline file of an OSC holds."""
+    inline = file["content"]["inline"]
+    data: str = inline.get("data", "")
+    return base64.b64decode(data) if inline.get("encoding") in {"b64", "base64"} else data.encode()
+
+
+def file_differences(machine: Machine, document: Mapping[str, Any]) -> list[str]:
+    """Return one line per file of an OSC that is missing or has other bytes or another mode."""
+    found = []
+    for file in document["spec"].get("files") or []:
+        path = file["path"]
+        if not machine.exists(path):
+            found.append(f"{path}: missing")
+            continue
+        if machine.read(path) != file_content(file):
+            found.append(f"{path}: other content")
+        wanted = file.get("permissions") or _DEFAULT_FILE_MODE
+        if machine.mode(path) != wanted:
+            found.append(f"{path}: mode {machine.mode(path):o} instead of {wanted:o}")
+    return found
+
+
+def unit_differences(machine: Machine, document: Mapping[str, Any]) -> list[str]:
+    """Return one line per unit whose file, drop-ins or state are not as the OSC says."""
+    found = []
+    for unit in document["spec"].get("units") or []:
+        name = unit["name"]
+        if unit.get("content") is not None:
+            found += _content(machine, f"{_UNIT_FOLDER}/{name}", unit["content"])
+        for drop_in in unit.get("dropIns") or []:
+            found += _content(machine, f"{_UNIT_FOLDER}/{name}.d/{drop_in['name']}", drop_in["content"])
+        state = machine.unit(name)
+        if state.get("NeedDaemonReload") == "yes":
+            found.append(f"{name}: systemd has not read it again")
+        wanted = "inactive" if unit.get("command") == "stop" else "active"
+        if unit.get("command") and state["ActiveState"] != wanted:
+            found.append(f"{name}: {state['ActiveState']} instead of {wanted}")
+    return found
+
+
+def _content(machine: Machine, path: str, wanted: str) -> list[str]:
+    if not machine.exists(path):
+        return [f"{path}: missing"]
+    return [] if machine.read(path) == wanted.encode() else [f"{path}: other content"]
+
+
+def differences(machine: Machine, document: Mapping[str, Any]) -> list[str]:
+    """Return everything in which a machine is not what an OSC says."""
+    return file_differences(machine, document) + unit_differences(machine, document)
+
+
+def temporary_files(machine: Machine) -> list[str]:
+    """Return temporary files of the agent that are lying around: `.<name>.tmp` in any folder, and anything in its `tmp/`."""
+    script = (
+        "find /etc /opt /var/lib/gardener-node-agent /var/lib/kubelet -xdev -name '.*.tmp' -type f 2>/dev/null; "
+        "find /var/lib/gardener-node-agent/tmp -mindepth 1 2>/dev/null; true"
+    )
+    return machine.run(["sh", "-c", script]).stdout.split()
