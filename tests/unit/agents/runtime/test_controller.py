@@ -26,6 +26,7 @@ class Script:
         self.calls: list[tuple[float, Request]] = []
 
     async def reconcile(self, request: Request) -> Result:
+        """Play the next outcome."""
         self.calls.append((asyncio.get_running_loop().time() - 1000, request))
         outcome = self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0]
         if isinstance(outcome, Exception):
@@ -34,18 +35,22 @@ class Script:
 
     @property
     def times(self) -> list[float]:
+        """Return when it was called."""
         return [round(moment, 3) for moment, _ in self.calls]
 
 
 def new_controller(script: Script, *, requests: tuple[Request, ...] = (A,), **options: object) -> Controller:
+    """Return a controller that starts with the given keys."""
     return Controller(name="test", reconciler=script, sources=[StartupSource(requests)], **options)  # type: ignore[arg-type]
 
 
 def metric(environment: Environment, name: str, **labels: str) -> float | None:
+    """Return the value of a metric of the controller."""
     return environment.metrics.registry.get_sample_value(name, {"controller": "test", **labels})
 
 
 async def play(controller: Controller, environment: Environment, seconds: float) -> None:
+    """Run a controller for some virtual seconds."""
     async with running(lambda: controller.run(environment)):
         await asyncio.sleep(seconds)
 
@@ -70,7 +75,8 @@ async def test_requeue_after_brings_the_key_back(environment: Environment) -> No
 async def test_unknown_exception_backs_off(environment: Environment) -> None:
     """Contract 1.9: an error must bring the key back after 5 ms, 10 ms, 20 ms and so on; success starts over."""
     script = Script(*[ValueError("boom")] * 4, Result())
-    await play(new_controller(script), environment, 100)
+    with structlog.testing.capture_logs():
+        await play(new_controller(script), environment, 100)
     assert script.times == [0, 0.005, 0.015, 0.035, 0.075]
     assert metric(environment, "controller_runtime_reconcile_errors_total") == 4
 
@@ -204,8 +210,9 @@ async def test_api_recovery_shortens_the_wait(environment: Environment) -> None:
     """A key that waits because of the API server runs within 5 s once that is back; another one waits on."""
     api_error = Script(Unavailable("away"), Result())
     own_error = Script(RetriableError("own"), Result())
-    options: dict[str, object] = {"base_backoff": timedelta(seconds=500)}
-    waiting, other = new_controller(api_error, **options), new_controller(own_error, **options)
+    backoff = timedelta(seconds=500)
+    waiting = new_controller(api_error, base_backoff=backoff)
+    other = new_controller(own_error, base_backoff=backoff)
     async with running(lambda: waiting.run(environment), lambda: other.run(environment)):
         await asyncio.sleep(100)
         waiting.retry_api_errors()

@@ -11,10 +11,12 @@ from agents.runtime.predicate import Predicate
 
 
 def node(annotations: Mapping[str, str] | None = None, **labels: str) -> Node:
+    """Return a node."""
     return Node(metadata=ObjectMeta(name="n", annotations=annotations or {}, labels=labels))
 
 
 def secret(**data: bytes) -> Secret:
+    """Return a Secret."""
     return Secret(metadata=ObjectMeta(name="s"), data=data)
 
 

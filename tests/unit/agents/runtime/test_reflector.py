@@ -27,15 +27,18 @@ class Sink:
         self.failure: Exception | None = None
 
     def replace(self, listed: ObjectList[Node]) -> None:
+        """Note a list."""
         self.seen.append("list:" + ",".join(sorted(item.metadata.name for item in listed.items)))
 
     def apply(self, event: WatchEvent[Node]) -> None:
+        """Note an event."""
         if self.failure is not None:
             raise self.failure
         assert event.object is not None
         self.seen.append(f"{event.type}:{event.object.metadata.name}")
 
     def connected(self, *, answered: bool) -> None:
+        """Note an answer."""
         self.answers.append(answered)
 
 
@@ -62,6 +65,7 @@ def reflector(client: Client, clock: FakeClock, sink: Sink) -> Reflector[Node]:
 
 
 def put(api: FakeApi, name: str, **labels: str) -> None:
+    """Create or replace a node."""
     api.put(NODES, {"metadata": {"name": name, "labels": labels}})
 
 
@@ -186,13 +190,15 @@ async def test_failing_list_is_retried_for_ever_and_slowly(
 ) -> None:
     """Contract 1.5: whatever a list fails with, 403 included, it must be tried again, with waits that grow to 30 to 60 s."""
     api.fail(error)  # type: ignore[arg-type]
-    async with running(reflector.run):
-        await asyncio.sleep(600)
-        assert 12 <= len(api.calls) <= 24
-        api.heal()
-        await asyncio.sleep(61)
-        assert sink.seen == ["list:"]
+    with structlog.testing.capture_logs() as logs:
+        async with running(reflector.run):
+            await asyncio.sleep(600)
+            assert 12 <= len(api.calls) <= 24
+            api.heal()
+            await asyncio.sleep(61)
+            assert sink.seen == ["list:"]
     assert sink.answers[0] is False
+    assert logs[0]["error"] is error
 
 
 async def test_server_that_asks_to_wait_is_obeyed(api: FakeApi, reflector: Reflector[Node], sink: Sink) -> None:
@@ -312,6 +318,7 @@ async def test_fatal_error_is_passed_on(api: FakeApi, reflector: Reflector[Node]
     sink.failure = FatalError("broken")
 
     async def play() -> None:
+        """Run a controller for some virtual seconds."""
         async with running(reflector.run):
             await settle()
             put(api, "a")

@@ -18,10 +18,12 @@ B = Request("", "b")
 
 
 def new_queue() -> WorkQueue[Request]:
+    """Return an empty queue."""
     return WorkQueue(rng=Random(1))
 
 
 async def take_all(queue: WorkQueue[Request]) -> list[Request]:
+    """Take all keys that are ready."""
     taken = []
     while len(queue):
         taken.append(await queue.get())

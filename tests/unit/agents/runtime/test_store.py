@@ -7,6 +7,7 @@ from agents.runtime.store import Store, key_of
 
 
 def node(name: str, version: str, **labels: str) -> Node:
+    """Return a node."""
     return Node(metadata=ObjectMeta(name=name, resource_version=version, labels=labels))
 
 

@@ -15,10 +15,12 @@ SECOND = timedelta(seconds=1)
 
 
 def new_queue(**options: timedelta) -> WorkQueue[str]:
+    """Return an empty queue."""
     return WorkQueue(rng=Random(1), **options)
 
 
 def now() -> float:
+    """Return virtual seconds."""
     return asyncio.get_running_loop().time()
 
 
@@ -244,11 +246,16 @@ async def test_shut_down_wakes_waiting_workers() -> None:
     assert [worker.result() for worker in workers] == ["ended"] * 3
 
 
-@given(steps=st.lists(st.tuples(st.sampled_from(["add", "after", "fail", "get", "done"]), st.sampled_from("abc")), max_size=60))
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from(["add", "after", "fail", "get", "done"]), st.sampled_from("abc")), max_size=60
+    )
+)
 def test_no_key_is_lost_or_processed_twice_at_once(steps: list[tuple[str, str]]) -> None:
     """Whatever is called in whatever order: no key is ever out twice, and each key that was added comes out afterwards."""
 
     async def play() -> None:
+        """Run a controller for some virtual seconds."""
         queue = new_queue()
         out: set[str] = set()
         owed: set[str] = set()
@@ -275,7 +282,7 @@ def test_no_key_is_lost_or_processed_twice_at_once(steps: list[tuple[str, str]])
             queue.done(key)
         await asyncio.sleep(0.01)
         queue.retry_api_errors(spread=SECOND)
-        seen = set()
+        seen: set[str] = set()
         while owed - seen:
             key = await queue.get()
             seen.add(key)
