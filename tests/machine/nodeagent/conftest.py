@@ -1,0 +1,27 @@
+"""One worker node for each module of tests; each test leaves it as the base OSC says, and that is checked."""
+
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+
+from tests.lab.agent import AgentSource
+from tests.lab.cluster import Lab
+from tests.support.worker import Worker
+
+_numbers = count(1)
+
+
+@pytest.fixture(scope="module")
+def joined(lab: Lab, agent: AgentSource) -> Iterator[Worker]:
+    """A machine that joined; removed after the module."""
+    with lab.removed_after(lab.add_machine(f"worker-{next(_numbers)}")) as machine:
+        yield Worker.join(lab, machine, agent)
+
+
+@pytest.fixture
+def worker(joined: Worker) -> Iterator[Worker]:
+    """The module's worker; afterwards the base OSC is applied again and the machine must match it."""
+    yield joined
+    joined.apply(joined.base, timeout=60)
+    assert joined.differences(joined.base) == []
