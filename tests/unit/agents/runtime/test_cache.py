@@ -183,16 +183,17 @@ async def test_unsynced_since_is_the_beginning(api: FakeApi, cache: Cache, clock
     api.fail(Forbidden("no", status=403), path="/api/v1/nodes")
     started = clock.monotonic()
     cache.informer(SECRETS, namespace="x")
-    assert cache.unsynced_since == started
+    seen = [cache.unsynced_since]
     async with running(cache.run):
         await asyncio.sleep(100)
-        assert cache.unsynced_since is None
+        seen.append(cache.unsynced_since)
         cache.informer(NODES)
         await asyncio.sleep(100)
-        assert cache.unsynced_since == started + 100
+        seen.append(cache.unsynced_since)
         api.heal()
         await cache.wait_synced()
-        assert cache.unsynced_since is None
+        seen.append(cache.unsynced_since)
+    assert seen == [started, None, started + 100, None]
 
 
 async def test_recovery_is_told_once_all_are_back(api: FakeApi, cache: Cache) -> None:
