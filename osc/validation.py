@@ -200,7 +200,7 @@ class _Collisions:
                 yield from (
                     Problem(f"{where}.path", f"is written by {self._unit_paths[path]} too") for where, _ in entries
                 )
-        for path in (*self._files, *self._unit_paths):
+        for path in dict.fromkeys((*self._files, *self._unit_paths)):
             yield from self._folders_of(path)
             if (stale := _temporary(path)) in self._files:
                 yield from (
