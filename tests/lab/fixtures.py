@@ -6,6 +6,7 @@ removed by the next one, because its ledger names an owner that is gone.
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import count
 
 import pytest
@@ -18,9 +19,26 @@ from tests.lab.cluster import Lab
 from tests.lab.controlplane import ControlPlane, plain_control_plane
 from tests.lab.errors import LabError
 from tests.lab.machine import Machine
-from tests.lab.progress import to_stderr
+from tests.lab.progress import silent, to_stderr
+from tests.lab.scenario import Scenario
+from tests.lab.worker_osc import WorkerOsc
 
 _numbers = count(1)
+
+
+@dataclass(slots=True)
+class Joined:
+    """A machine that has joined.
+
+    Attributes:
+        machine: the machine.
+        osc: what it runs; `scenario.apply` publishes a change and waits for it.
+        scenario: how it joined, and questions about its Node.
+    """
+
+    machine: Machine
+    osc: WorkerOsc
+    scenario: Scenario
 
 
 @pytest.fixture(scope="session")
@@ -70,6 +88,20 @@ def machine(lab: Lab) -> Iterator[Machine]:
 def agent(lab: Lab) -> AgentSource:
     """The node agent under test: the one-file binary, or the source tree with LAB_AGENT=source."""
     return lab.agent(os.environ.get("LAB_AGENT", "binary"))
+
+
+@pytest.fixture
+def joined(lab: Lab, agent: AgentSource) -> Iterator["Joined"]:
+    """A fresh machine in a pool of its own that has joined: the Node is annotated with the OSC's checksum."""
+    name = f"joined-{next(_numbers)}"
+    scenario = Scenario(lab, agent, silent, machine_name=name, pool_name=name)
+    try:
+        osc, fresh = scenario.join()
+        yield Joined(fresh, osc, scenario)
+    finally:
+        if name in lab.machines:
+            with lab.removed_after(lab.machine(name)):
+                pass
 
 
 @pytest.fixture

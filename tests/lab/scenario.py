@@ -113,7 +113,7 @@ class Scenario:
         )
         before = self._parameter(machine), self._pods()
         self._tell("OSC changed: a net.* parameter, a new unit, kubelet's maxPods, one file less")
-        seconds = self._apply(changed)
+        seconds = self.apply(changed)
         self._tell(f"Node annotated with the new checksum after {seconds:.2f} s")
         wait_for(lambda: self._pods() == "42", timeout=_CHANGE_DEADLINE_SECONDS, what="the Node to show 42 Pods")
         self._tell(f"  net.ipv4.tcp_keepalive_time: {before[0]} -> {self._parameter(machine)}")
@@ -206,16 +206,19 @@ class Scenario:
         deadline = time.monotonic() + timeout
         pending = list(milestones)
         while pending:
-            for milestone in list(pending):
-                reached = milestone[1]()
-                if reached:
-                    self._tell(milestone[0] or str(reached))
-                    pending.remove(milestone)
-            if pending and time.monotonic() > deadline:
+            reached = next((m for m in pending if m[1]()), None)
+            if reached is None and time.monotonic() > deadline:
                 raise LabError(f"not within {timeout:g} s: {pending[0][0] or 'kubelet started'}")
-            time.sleep(_POLL_SECONDS)
+            if reached is None:
+                time.sleep(_POLL_SECONDS)
+                continue
+            # While it was being looked at, what must come before it may have happened, too: that is said first.
+            for milestone in pending[: pending.index(reached) + 1]:
+                if milestone is reached or milestone[1]():
+                    self._tell(milestone[0] or str(milestone[1]()))
+                    pending.remove(milestone)
 
-    def _apply(self, osc: WorkerOsc) -> float:
+    def apply(self, osc: WorkerOsc) -> float:
         """Publish an OSC and wait until the Node has its checksum; returns the seconds that took."""
         started = time.monotonic()
         checksum = self.lab.publish_osc(osc)
