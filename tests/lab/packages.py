@@ -114,13 +114,31 @@ def missing_tools(tools: Iterable[Tool] = TOOLS) -> list[Tool]:
     return [tool for tool in tools if tool.find() is None]
 
 
-def ensure_tools(*, say: Say, environment: Mapping[str, str] = os.environ) -> None:
+def ask_person(question: str) -> bool:
+    """Ask whoever sits in front of this; nobody there means no."""
+    return sys.stdin.isatty() and input(f"{question} [y/N] ").strip().lower() in {"y", "yes"}
+
+
+def ensure_tools(
+    *,
+    say: Say,
+    environment: Mapping[str, str] = os.environ,
+    tools: Iterable[Tool] = TOOLS,
+    ask: Callable[[str], bool] = ask_person,
+) -> None:
     """Make sure that all tools are there; installs Debian packages if need be.
+
+    Args:
+        say: gets what is missing and what will be installed.
+        environment: YES or CI: install without asking.
+        tools: what is needed.
+        ask: asks for consent.
 
     Raises:
         LabError: something is missing and may or can not be installed.
     """
-    missing = missing_tools()
+    tools = tuple(tools)
+    missing = missing_tools(tools)
     if not missing:
         return
     names = ", ".join(tool.name for tool in missing)
@@ -129,22 +147,14 @@ def ensure_tools(*, say: Say, environment: Mapping[str, str] = os.environ) -> No
         raise LabError(f"missing: {names}; install them (on Debian: apt-get install {' '.join(packages)})")
     say(f"missing: {names}")
     say(f"to be installed, without starting any service: {' '.join(packages)}")
-    if not _may_install(environment):
+    if not (environment.get("YES") or environment.get("CI") or ask("Install these packages?")):
         raise LabError(
             f"missing: {names}; set YES=1 or run: apt-get install --no-install-recommends {' '.join(packages)}"
         )
     _install(packages, say)
-    still = missing_tools()
+    still = missing_tools(tools)
     if still:
         raise LabError(f"still missing after the installation: {', '.join(tool.name for tool in still)}")
-
-
-def _may_install(environment: Mapping[str, str]) -> bool:
-    if environment.get("YES") or environment.get("CI"):
-        return True
-    if not sys.stdin.isatty():
-        return False
-    return input("Install these packages? [y/N] ").strip().lower() in {"y", "yes"}
 
 
 def _install(packages: list[str], say: Say) -> None:
