@@ -1,5 +1,5 @@
 """The lab's own tests use its fixtures like everybody else."""
 
-from tests.lab.fixtures import lab, machine
+from tests.lab.fixtures import agent, lab, machine
 
-__all__ = ["lab", "machine"]
+__all__ = ["agent", "lab", "machine"]
