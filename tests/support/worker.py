@@ -133,6 +133,26 @@ class Worker:
         )
         return found.stdout.split()
 
+    def restore(self, units: list[str]) -> None:
+        """Apply the base OSC again and wait until the machine matches it, with nothing else in the unit directory.
+
+        The checksum on the Node is no sign of that: after an OSC that could not be applied it still is the base's.
+        """
+        self.apply(self.base, timeout=60)
+
+        def left() -> list[str]:
+            found = self.differences(self.base)
+            return found + sorted(set(self.unit_directory()) ^ set(units))
+
+        try:
+            wait_for(lambda: not left(), timeout=20, what="the base OSC on the machine", interval=0.2)
+        except Exception as error:
+            raise AssertionError(f"{error}\n{left()}\n{self.machine.journal(AGENT_UNIT, lines=40)}") from error
+
+    def unit_directory(self) -> list[str]:
+        """Return every path below the unit directory."""
+        return sorted(self.machine.run(["find", UNITS]).stdout.split())
+
     def differences(self, osc: WorkerOsc) -> list[str]:
         """Return how the machine differs from an OSC: files with modes, unit files, drop-ins, enablement, leftovers."""
         document = osc.document()["spec"]

@@ -126,11 +126,11 @@ class OperatingSystemConfigReconciler:
         return node
 
     async def _is_applied(self, checksum: str, node: Node | None) -> bool:
-        """Tell whether the Node says so, nothing is left of an apply, and nothing needs repair."""
+        """Tell whether the Node says so, no other apply was begun since or left unfinished, and nothing needs repair."""
         if node_metadata.applied_checksum(node) != checksum or self._dirty.paths or self._dirty.units:
             return False
         pending = (await asyncio.to_thread(self._with.journal.load)).pending
-        return pending is None or pending.checksum != checksum or not pending.unfinished
+        return pending is None or (pending.checksum == checksum and not pending.unfinished)
 
     async def _refuse(self, error: InvalidOSC, node: Node | None) -> None:
         self._event(

@@ -83,8 +83,8 @@ class UnitJobs:
 
     @property
     def pending(self) -> Mapping[str, str]:
-        """Units whose job has not ended, and what is known of it."""
-        return {name: job.report.reason or "job has not ended" for name, job in self._pending.items()}
+        """Items whose job has not ended, and what is known of it."""
+        return {f"unit {name}": job.report.reason or "job has not ended" for name, job in self._pending.items()}
 
     @property
     def watched(self) -> frozenset[str]:

@@ -22,6 +22,6 @@ def joined(lab: Lab, agent: AgentSource) -> Iterator[Worker]:
 @pytest.fixture
 def worker(joined: Worker) -> Iterator[Worker]:
     """The module's worker; afterwards the base OSC is applied again and the machine must match it."""
+    units = joined.unit_directory()
     yield joined
-    joined.apply(joined.base, timeout=60)
-    assert joined.differences(joined.base) == []
+    joined.restore(units)
