@@ -304,6 +304,7 @@ class ControlPlane:
             "--allow-privileged": "true",
             "--kubelet-client-certificate": str(folder / "admin.crt"),
             "--kubelet-client-key": str(folder / "admin.key"),
+            "--shutdown-watch-termination-grace-period": "1s",  # else a stop waits a minute for watches to end
             "--audit-policy-file": str(self.directory / "audit-policy.json"),
             "--audit-log-path": str(self.audit_path),
         }

@@ -41,9 +41,11 @@ class ProcessIdentity:
         return cls(pid, int(fields[19])) if fields else None
 
     def alive(self) -> bool:
-        """Whether it still runs; a zombie does not."""
+        """Whether it still runs. A zombie does not, unless threads of it are still on their way out with its sockets."""
         fields = _stat_fields(self.pid)
-        return bool(fields) and int(fields[19]) == self.start and fields[0] not in "ZX"
+        if not fields or int(fields[19]) != self.start:
+            return False
+        return fields[0] not in "ZX" or int(fields[17]) > 1
 
     def send(self, number: signal.Signals) -> bool:
         """Send a signal; False if the process is gone. A recycled pid is never hit."""
