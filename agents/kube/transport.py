@@ -9,6 +9,7 @@ what is under way ends on the old connections, which are closed after that.
 """
 
 import asyncio
+from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -293,7 +294,8 @@ def _api_client(
     api.rest_client = _Rest(session, access)
     api.default_headers = {"User-Agent": user_agent}
     if credentials.username:
-        api.default_headers["Authorization"] = aiohttp.BasicAuth(credentials.username, credentials.password).encode()
+        pair = f"{credentials.username}:{credentials.password}".encode()
+        api.default_headers["Authorization"] = f"Basic {b64encode(pair).decode()}"
     api.cookie = None
     api.client_side_validation = False
     return api
