@@ -260,8 +260,7 @@ class OperatingSystemConfigReconciler:
         """Already applied: look after what may have changed behind our back."""
         await self._with.jobs.look_at_watched()
         await asyncio.to_thread(self._remove_bootstrap_credentials)
-        if await self._secrets_changed(secret):
-            log.info("A referenced Secret changed")
+        if await self._secrets_changed(secret) or await self._drifted():
             return Result(requeue_after=timedelta(0))
         if node is not None:
             await self._with.status.phase("applied")
@@ -277,8 +276,24 @@ class OperatingSystemConfigReconciler:
         referenced = [file for file in desired.effective.files if file.content.secret_ref is not None]
         now = _secret_digests(desired.effective, await self._contents.resolve(referenced))
         changed = changed_secrets(desired.effective, pending.secret_digests, now)
+        if changed:
+            log.info("Content of referenced Secrets changed", paths=sorted(changed))
         self._dirty = Dirty(self._dirty.paths | changed, self._dirty.units)
         return bool(changed)
+
+    async def _drifted(self) -> bool:
+        """Look for files that somebody changed by hand; those that would restart a unit are left alone (W14)."""
+        last = await asyncio.to_thread(self._with.journal.load_last_applied)
+        if last.decoded is None:
+            return False
+        applied = effective(last.decoded.config, hostname=self._with.identity.hostname)
+        used = {path for unit in applied.units for path in unit.file_paths}
+        findings = await asyncio.to_thread(lambda: list(inspect(Effective(files=applied.files), loaded_units=None)))
+        drifted = [finding for finding in findings if finding.path and finding.path not in used]
+        for finding in drifted:
+            log.info("File was changed by somebody else, repairing", path=finding.path, reason=finding.reason)
+        self.repair(drifted)
+        return bool(drifted)
 
     def _remove_bootstrap_credentials(self) -> None:
         """Once the kubelet has credentials of its own, those for bootstrapping go (W29)."""
