@@ -211,7 +211,10 @@ class ControlPlane:
         argv += [f"--service-account-private-key-file={folder / 'sa.key'}", "--use-service-account-credentials"]
         argv += [f"--cluster-signing-cert-file={folder / 'ca.crt'}", f"--cluster-signing-key-file={folder / 'ca.key'}"]
         argv += ["--controllers=*,bootstrapsigner,tokencleaner", "--bind-address=127.0.0.1"]
-        self._spawn("kube-controller-manager", self._binaries().controller_manager, argv)
+        # It gives up when the API server is away while it starts; a kubelet would start it again.
+        program = str(self._binaries().controller_manager)
+        loop = ["-c", 'while :; do setpriv --pdeathsig KILL "$@"; sleep 0.5; done', "sh", program, *argv]
+        self._spawn("kube-controller-manager", Path("/bin/sh"), loop)
 
     def process(self, name: str) -> LabProcess:
         """Return a running part: etcd, kube-apiserver, kube-controller-manager.
