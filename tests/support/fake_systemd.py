@@ -10,6 +10,7 @@ does not exist, and a gate: `/bin/sh -c "until [ -e /run/gate-NAME ]; do sleep 0
 import asyncio
 import configparser
 import re
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -78,6 +79,7 @@ class FakeSystemd:
         drop_signals: job results get lost.
         silent: calls of these members are never answered.
         refuse_login: authentication ends with an end of file.
+        refuse_next: so many calls of unit files are refused.
         received: members of all calls that came.
     """
 
@@ -90,7 +92,9 @@ class FakeSystemd:
         self.drop_signals = False
         self.silent: set[str] = set()
         self.refuse_login = False
+        self.refuse_next = 0
         self.received: list[str] = []
+        self._called: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self._jobs = 0
         self._serial = 0
         self._server: asyncio.Server | None = None
@@ -147,6 +151,15 @@ class FakeSystemd:
         for peer in list(self._subscribed):
             self._send(peer, message)
 
+    async def wait_called(self, member: str) -> None:
+        """Wait until a call of this member has come."""
+        await self._called[member].wait()
+
+    def write_garbage(self, data: bytes) -> None:
+        """Send bytes that are no message to every client."""
+        for peer in self._peers:
+            peer.write(data)
+
     def _gate(self, name: str) -> asyncio.Event:
         return self.gates.setdefault(name, asyncio.Event())
 
@@ -173,6 +186,7 @@ class FakeSystemd:
     def _answer(self, peer: asyncio.StreamWriter, call: Message) -> None:
         member = call.member or ""
         self.received.append(member)
+        self._called[member].set()
         if member in self.silent:
             return
         try:
@@ -203,6 +217,9 @@ class FakeSystemd:
             case (("StartUnit" | "StopUnit" | "RestartUnit"), [str(name), "replace"]):
                 job, run = self._queue(str(call.member).removesuffix("Unit").lower(), name)
                 return "o", [job.path], run
+            case "EnableUnitFiles", _ if self.refuse_next:
+                self.refuse_next -= 1
+                raise Refused("org.freedesktop.DBus.Error.LimitsExceeded", "not now")
             case "EnableUnitFiles", [list(names), False, True]:
                 for name in names:
                     self._install(str(name))
