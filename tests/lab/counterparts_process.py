@@ -25,11 +25,12 @@ class Counterparts:
         self._plane = control_plane
         self._outage_path = control_plane.ledger.directory / "outages.jsonl"
 
-    def start(self, *, approver: bool = True) -> None:
-        """Start it and wait until it answers; ends a recorded outage.
+    def start(self, *, approver: bool = True, deny_all: bool = False) -> None:
+        """Start it and wait until it answers; ends a recorded outage, unless it is to deny everything.
 
         Args:
             approver: whether CSRs are decided; the webhook answers anyway.
+            deny_all: whether the webhook denies everything that it is asked.
         """
         plane = self._plane
         if not (plane.pki_folder / f"{_NAME}.crt").exists():
@@ -37,6 +38,7 @@ class Counterparts:
         argv = [sys.executable, "-m", "tests.lab.counterparts", "--port", str(PORT), "--pki", str(plane.pki_folder)]
         argv += ["--server", f"https://127.0.0.1:{plane.port}"]
         argv += [] if approver else ["--no-approver"]
+        argv += ["--deny-all"] if deny_all else []
         root = Path(__file__).resolve().parents[2]
         spawn(
             plane.ledger,
@@ -48,7 +50,7 @@ class Counterparts:
             env=clean_environment(PYTHONPATH=str(root), PYTHONDONTWRITEBYTECODE="1"),
         )
         wait_for(self._healthy, timeout=20, what="the counterparts to answer")
-        if self.outages() and self.outages()[-1][1] is None:
+        if not deny_all and self.outages() and self.outages()[-1][1] is None:
             self._write({"up": _now()})
 
     def stop(self) -> None:
@@ -60,11 +62,24 @@ class Counterparts:
 
     @contextmanager
     def down(self) -> Iterator[None]:
-        """Have the webhook down for the length of a block."""
+        """Have the webhook down for the length of a block: every request that RBAC does not allow gets a 500."""
         self.stop()
         try:
             yield
         finally:
+            self.start()
+
+    @contextmanager
+    def denying(self) -> Iterator[None]:
+        """Have the webhook deny everything for the length of a block: a 403 for whatever RBAC does not allow."""
+        self.stop()
+        self.start(deny_all=True)
+        try:
+            yield
+        finally:
+            process = find(self._plane.ledger, _NAME)
+            if process is not None:
+                process.kill()
             self.start()
 
     @contextmanager

@@ -1,5 +1,6 @@
 """`python -m tests.lab demo`: the scenario with a lab of its own, for a person who watches."""
 
+from tests.lab import state
 from tests.lab.cluster import Lab
 from tests.lab.errors import LabError
 from tests.lab.progress import Say
@@ -17,7 +18,7 @@ def run_demo(lab: Lab, *, agent: str, keep: bool, say: Say) -> int:
     """
     say("Starting a control plane (etcd, kube-apiserver, kube-controller-manager, authorizer, CSR approver) ...")
     lab.agent(agent).version()  # no agent, no demo: say so before anything else takes time
-    lab.up(keep=keep)
+    lab.up()
     scenario = Scenario(lab, lab.agent(agent), say)
     kept = False
     try:
@@ -32,8 +33,9 @@ def run_demo(lab: Lab, *, agent: str, keep: bool, say: Say) -> int:
         say("Every row holds." if good else "Not every row holds.")
         if not good:
             _say_agent_log(lab, scenario, say)
-        kept = keep
-        if kept:
+        if keep:
+            state.release(lab.ledger)
+            kept = True
             say(f"The lab stays up. A shell in the machine: make lab-shell NODE={machine.name}; the end: make lab-down")
         return 0 if good else 1
     finally:

@@ -6,12 +6,13 @@ removed by the next one, because its ledger names an owner that is gone.
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 
 import pytest
 
-from tests.lab import state
+from tests.lab import packages, state
 from tests.lab.agent import AgentSource
 from tests.lab.binaries import find_binaries
 from tests.lab.capability import why_no_lab
@@ -20,6 +21,7 @@ from tests.lab.controlplane import ControlPlane, plain_control_plane
 from tests.lab.errors import LabError
 from tests.lab.machine import Machine
 from tests.lab.progress import silent, to_stderr
+from tests.lab.requests import Request
 from tests.lab.scenario import Scenario
 from tests.lab.worker_osc import WorkerOsc
 
@@ -60,27 +62,42 @@ def integration_control_plane() -> Iterator[ControlPlane]:
 def lab() -> Iterator[Lab]:
     """A lab with control plane and counterparts, shared by all tests of a run; a test brings its own machine and pool."""
     reason = why_no_lab()
+    if reason is None:
+        try:
+            packages.ensure_tools(say=to_stderr)
+        except LabError as error:
+            reason = str(error)
     if reason is not None:
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
     started = Lab(f"tests-{os.getpid()}", say=to_stderr)
-    try:
-        started.up()
-    except LabError as error:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(str(error))
+    started.up()
     try:
         yield started
     finally:
         started.down()
 
 
+@contextmanager
+def without_denials(lab: Lab, machine: str) -> Iterator[None]:
+    """Fail if, during a block, the API server refused a machine something that its agent must not ask for."""
+    before = len(_faults(lab, machine))
+    yield
+    faults = _faults(lab, machine)[before:]
+    assert not faults, "denied: " + "\n".join(map(str, faults))
+
+
+def _faults(lab: Lab, machine: str) -> list[Request]:
+    return [fault for fault in lab.unexpected_denials() if fault.machine in {machine, None}]
+
+
 @pytest.fixture
 def machine(lab: Lab) -> Iterator[Machine]:
-    """A fresh machine of the shared lab, without user data; removed with its Node after the test."""
-    with lab.removed_after(lab.add_machine(f"machine-{next(_numbers)}")) as fresh:
+    """A fresh machine of the shared lab, without user data; removed with its Node after the test.
+
+    A request of its agent that was refused fails the test, see `requests.unexpected_denials`.
+    """
+    name = f"machine-{next(_numbers)}"
+    with lab.removed_after(lab.add_machine(name)) as fresh, without_denials(lab, name):
         yield fresh
 
 
@@ -96,18 +113,10 @@ def joined(lab: Lab, agent: AgentSource) -> Iterator["Joined"]:
     name = f"joined-{next(_numbers)}"
     scenario = Scenario(lab, agent, silent, machine_name=name, pool_name=name)
     try:
-        osc, fresh = scenario.join()
-        yield Joined(fresh, osc, scenario)
+        with without_denials(lab, name):
+            osc, fresh = scenario.join()
+            yield Joined(fresh, osc, scenario)
     finally:
         if name in lab.machines:
             with lab.removed_after(lab.machine(name)):
                 pass
-
-
-@pytest.fixture
-def no_denials(lab: Lab) -> Iterator[None]:
-    """Fail a test during which the API server refused a request that the agent must not send."""
-    before = len(lab.unexpected_denials())
-    yield
-    faults = lab.unexpected_denials()[before:]
-    assert not faults, "\n".join(map(str, faults))

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Literal
 
 from tests.lab import disks
 from tests.lab.api import wait_for
@@ -221,9 +221,9 @@ class Machine(NetworkFaults):
     def path(self, inside: str) -> Path:
         """Return a path of the machine as the host sees it, while it runs.
 
-        Symbolic links with an absolute target would lead back to the host: use `run` where there may be one.
+        Symbolic links on the way are followed as the machine would; the last component is not.
         """
-        return Path(f"/proc/{self.pid1}/root") / inside.lstrip("/")
+        return inside_root(Path(f"/proc/{self.pid1}/root"), inside)
 
     def write(self, path: str, data: bytes, mode: int = 0o644) -> None:
         """Write a file, making the folders above it (0755)."""
@@ -365,6 +365,24 @@ class Machine(NetworkFaults):
             raise LabError(f"{self.name}: pause image not imported: {done.stderr.decode(errors='replace').strip()}")
 
 
-def machine_entries(ledger: Ledger) -> list[dict[str, Any]]:
-    """Return what the ledger knows about machines: name and index."""
-    return ledger.entries("machine")
+def inside_root(root: Path, path: str) -> Path:
+    """Return where a path of a machine is on the host: links on the way, absolute ones too, stay below the root.
+
+    Raises:
+        LabError: the links go round in circles.
+    """
+    pending = list(reversed(path.strip("/").split("/")))
+    found = root
+    for _ in range(1000):
+        if not pending:
+            return found
+        name = pending.pop()
+        if name == "..":
+            found = found.parent if found != root else root
+        elif pending and (found / name).is_symlink():
+            target = (found / name).readlink()
+            found = root if target.is_absolute() else found
+            pending += reversed([part for part in target.parts if part != "/"])
+        elif name not in {"", "."}:
+            found = found / name
+    raise LabError(f"too many symbolic links: {path}")

@@ -15,7 +15,13 @@ async def _main(arguments: argparse.Namespace) -> None:
     if task is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     with contextlib.suppress(asyncio.CancelledError):
-        await serve(server=arguments.server, pki=arguments.pki, port=arguments.port, approves=not arguments.no_approver)
+        await serve(
+            server=arguments.server,
+            pki=arguments.pki,
+            port=arguments.port,
+            approves=not arguments.no_approver,
+            denies_all=arguments.deny_all,
+        )
 
 
 def main() -> None:
@@ -25,6 +31,7 @@ def main() -> None:
     parser.add_argument("--pki", required=True, type=Path, help="folder with certificates and keys")
     parser.add_argument("--port", required=True, type=int)
     parser.add_argument("--no-approver", action="store_true", help="leave CSRs undecided")
+    parser.add_argument("--deny-all", action="store_true", help="deny whatever the webhook is asked")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     asyncio.run(_main(parser.parse_args()))
 

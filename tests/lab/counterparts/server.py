@@ -44,9 +44,10 @@ async def authorize(reader: Reader, review: dict[str, Any]) -> Decision:
 class Application:
     """Webhook and approver around one reader."""
 
-    def __init__(self, reader: Reader, *, approves: bool) -> None:
+    def __init__(self, reader: Reader, *, approves: bool, denies_all: bool) -> None:
         self._reader = reader
         self._approves = approves
+        self._denies_all = denies_all
 
     def routes(self) -> web.Application:
         """Return the HTTP application."""
@@ -80,7 +81,7 @@ class Application:
 
     async def _review(self, request: web.Request) -> web.Response:
         review = await request.json()
-        decision = await authorize(self._reader, review)
+        decision = Decision(Effect.DENY, "a test") if self._denies_all else await authorize(self._reader, review)
         if decision.effect is not Effect.ALLOW:
             log.info("%s: %s: %s", decision.effect.value, decision.reason, json.dumps(review.get("spec")))
         return web.json_response(answer(review, decision))
@@ -89,7 +90,7 @@ class Application:
         return web.Response(text="ok")
 
 
-async def serve(*, server: str, pki: Path, port: int, approves: bool) -> None:
+async def serve(*, server: str, pki: Path, port: int, approves: bool, denies_all: bool) -> None:
     """Serve until the task is cancelled.
 
     Args:
@@ -97,11 +98,12 @@ async def serve(*, server: str, pki: Path, port: int, approves: bool) -> None:
         pki: folder with `ca.crt`, the administrator's pair and our own (`counterparts.crt`, `counterparts.key`).
         port: where to listen, on all addresses.
         approves: whether CSRs are decided, too.
+        denies_all: whether the webhook denies everything that it is asked.
     """
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(pki / "counterparts.crt", pki / "counterparts.key")
     async with Reader(server, pki) as reader:
-        application = Application(reader, approves=approves)
+        application = Application(reader, approves=approves, denies_all=denies_all)
         runner = web.AppRunner(application.routes(), access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         try:

@@ -14,6 +14,7 @@ from tests.lab.controlplane import audit_policy, authorization_configuration, bo
 from tests.lab.errors import ApiError, LabError
 from tests.lab.faults import established_ports
 from tests.lab.image import _RUNC_WRAPPER, may_lower_oom_score
+from tests.lab.machine import inside_root
 from tests.lab.network import MachineAddress, free_host_network, short_name
 from tests.lab.scenario import Row, table
 from tests.lab.tokens import new_token, token_secret
@@ -124,6 +125,21 @@ def test_waiting_says_for_what_and_what_was_seen() -> None:
     with pytest.raises(LabError, match="503"):
         wait_for(refused, timeout=0.01, what="x", interval=0.001)
     assert wait_for(lambda: "yes", timeout=1, what="x") == "yes"
+
+
+def test_links_on_the_way_stay_inside_the_machine(tmp_path: Path) -> None:
+    """An absolute link in a machine leads to the machine's folder, never to the host's; the last component is not followed."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "var").mkdir()
+    (tmp_path / "var" / "run").symlink_to("/run")
+    (tmp_path / "var" / "up").symlink_to("../../../run")
+    (tmp_path / "var" / "loop").symlink_to("loop")
+    assert inside_root(tmp_path, "/var/run/x") == tmp_path / "run" / "x"
+    assert inside_root(tmp_path, "/var/up/x") == tmp_path / "run" / "x"
+    assert inside_root(tmp_path, "/var/run") == tmp_path / "var" / "run"
+    assert inside_root(tmp_path, "/") == tmp_path
+    with pytest.raises(LabError, match="too many"):
+        inside_root(tmp_path, "/var/loop/x")
 
 
 def test_table_marks_the_rows_that_do_not_hold() -> None:

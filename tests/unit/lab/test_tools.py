@@ -66,6 +66,20 @@ def test_minor_version_decides(name: str, printed: str, same: bool) -> None:
     assert same_minor(name, printed) is same
 
 
+@pytest.mark.parametrize(
+    ("printed", "usable"),
+    [
+        ("go version go1.26.8 linux/amd64", True),
+        ("go version go1.21 linux/amd64", True),
+        ("go version go1.19.8 linux/amd64", False),
+        ("", False),
+    ],
+)
+def test_old_go_is_not_used(printed: str, usable: bool) -> None:
+    """Debian 12's own Go cannot read today's module files."""
+    assert brings_newer_toolchains(printed) is usable
+
+
 def test_module_file_replaces_all_staging_modules() -> None:
     """Kubernetes' own modules have no version of their own in its go.mod: each is replaced by the published one."""
     text = kubernetes_module_file(KUBERNETES_VERSION)
