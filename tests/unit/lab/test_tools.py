@@ -8,6 +8,7 @@ import pytest
 from tests.lab.binaries import (
     KUBERNETES_VERSION,
     NAMES,
+    brings_newer_toolchains,
     cache_folder,
     find_binaries,
     kubernetes_module_file,
