@@ -21,7 +21,7 @@ from tests.lab.machine import Machine, MachinePlace, Storage
 from tests.lab.network import SERVER_ADDRESS, SERVER_NAME, LabNetwork, MachineAddress
 from tests.lab.processes import find
 from tests.lab.progress import Say, silent
-from tests.lab.requests import Request, read_requests, unexpected_denials
+from tests.lab.requests import Request, RequestLog, unexpected_denials
 from tests.lab.state import Ledger
 from tests.lab.tokens import new_token, token_secret
 from tests.lab.worker_osc import CHECKSUM_ANNOTATION, WorkerOsc, WorkerPool, osc_secret
@@ -51,6 +51,7 @@ class Lab:
         self._say = say
         self._plane: ControlPlane | None = None
         self._binaries: Binaries | None = None
+        self._log: RequestLog | None = None
 
     def up(self, *, apiserver_flags: Mapping[str, str] | None = None, keep: bool = False) -> None:
         """Bring what is missing on the host, clear what a killed run left, and start the control plane.
@@ -219,7 +220,9 @@ class Lab:
 
     def requests(self) -> list[Request]:
         """Return all requests that node agents and bootstrapping machines made, and those that made or removed Nodes."""
-        return read_requests(self.control_plane.audit_path)
+        if self._log is None:
+            self._log = RequestLog(self.control_plane.audit_path)
+        return self._log.read()
 
     def denials(self) -> list[Request]:
         """Return all requests of node agents and bootstrapping machines that were refused."""

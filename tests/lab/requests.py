@@ -93,13 +93,24 @@ def _selected_name(uri: str) -> str:
     return ""
 
 
-def read_requests(path: Path) -> list[Request]:
-    """Return all requests of an audit log, oldest first; a line that is being written is left out."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return []
-    return [parse(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+class RequestLog:
+    """An audit log that grows while it is read; each line is parsed once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self._requests: list[Request] = []
+
+    def read(self) -> list[Request]:
+        """Return all requests so far, oldest first; a line that is being written is left for the next time."""
+        if self._path.exists():
+            with self._path.open("rb") as log:
+                log.seek(self._offset)
+                fresh = log.read()
+            whole = fresh[: fresh.rfind(b"\n") + 1]
+            self._offset += len(whole)
+            self._requests += [parse(line) for line in whole.decode().splitlines()]
+        return list(self._requests)
 
 
 Outage = tuple[dt.datetime, dt.datetime | None]

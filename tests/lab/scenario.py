@@ -13,7 +13,7 @@ from tests.lab.agent import AgentSource
 from tests.lab.api import wait_for
 from tests.lab.cluster import Lab
 from tests.lab.errors import LabError
-from tests.lab.machine import Machine
+from tests.lab.machine import Machine, Storage
 from tests.lab.progress import Say
 from tests.lab.requests import Request
 from tests.lab.userdata import hand_user_data
@@ -59,6 +59,7 @@ class Scenario:
     say: Say
     machine_name: str = "worker-1"
     pool_name: str = "worker"
+    storage: Storage = "tmpfs"
     rows: list[Row] = field(default_factory=list)
     _started: float = field(default_factory=time.monotonic)
 
@@ -75,7 +76,7 @@ class Scenario:
         pool = self.lab.pool(self.agent, self.pool_name)
         osc = WorkerOsc.for_pool(pool).with_file("/etc/demo/removed-later", "here at first\n")
         checksum = self.lab.publish_osc(osc)
-        machine = self.lab.add_machine(self.machine_name)
+        machine = self.lab.add_machine(self.machine_name, storage=self.storage)
         self._tell(f"machine {machine.name} booted: systemd, containerd, kubelet's binary, nothing of Gardener")
         hand_user_data(machine, self.lab, agent=self.agent, pool=pool)
         self._tell("user data handed over: agent, config file, machine name, bootstrap token, cluster CA")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.lab.requests import Request, parse, read_requests, unexpected_denials
+from tests.lab.requests import Request, RequestLog, parse, unexpected_denials
 
 _START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 _AGENT = "gardener.cloud:node-agent:machine:m1"
@@ -82,10 +82,13 @@ def test_audit_log_is_read_up_to_the_last_whole_line(tmp_path: Path) -> None:
         "responseStatus": {"code": 403},
         "annotations": {"authorization.k8s.io/reason": "no"},
     }
-    log = tmp_path / "audit.jsonl"
-    assert read_requests(log) == []
-    log.write_text(json.dumps(event) + "\n" + json.dumps(event)[:50])
-    (found,) = read_requests(log)
+    path = tmp_path / "audit.jsonl"
+    log = RequestLog(path)
+    assert log.read() == []
+    path.write_text(json.dumps(event) + "\n" + json.dumps(event)[:50])
+    (found,) = log.read()
+    path.write_text((json.dumps(event) + "\n") * 2)
+    assert len(log.read()) == 2
     assert (found.name, found.machine, found.denied, found.reason) == ("osc", "m1", True, "no")
     assert str(found).endswith(f"{_AGENT} list secrets/kube-system/osc: 403 no")
     plain = parse(json.dumps({**event, "objectRef": None, "requestURI": "/version", "annotations": None}))
