@@ -105,14 +105,12 @@ class Journal:
 
     def load(self) -> Loaded:
         """Return the pending apply: of the file at the first call, from then on as this object left it."""
-        if self._loaded is None:
-            self._loaded = self._load()
-            self._current = self._loaded.pending
-        return Loaded(self.pending, self._loaded.compare_with_disk)
+        return Loaded(self.pending, self._read_once().compare_with_disk)
 
     @property
     def pending(self) -> Pending | None:
         """The apply that was begun or loaded, with what is left of it now."""
+        self._read_once()
         if self._current is None:
             return None
         return replace(self._current, changes=self._current.changes.without(self._finished))
@@ -150,8 +148,7 @@ class Journal:
         Raises:
             FileError: it is not on the disk, nothing may be changed.
         """
-        earlier = self.load().pending
-        known = earlier or Pending(checksum)
+        known = self.pending or Pending(checksum)
         self._current = Pending(
             checksum,
             changes,
@@ -212,6 +209,12 @@ class Journal:
         self._parts.clear()
         self._save(sync=True)
 
+    def _read_once(self) -> Loaded:
+        if self._loaded is None:
+            self._loaded = self._load()
+            self._current = self._loaded.pending
+        return self._loaded
+
     def _load(self) -> Loaded:
         try:
             content = self._read(self._pending_path)
@@ -224,7 +227,7 @@ class Journal:
         return Loaded(pending, compare_with_disk=pending.foreign and pending.unfinished)
 
     def _begun(self) -> Pending:
-        self.load()
+        self._read_once()
         if self._current is None:
             raise FatalError("no apply has begun")
         return self._current
@@ -235,7 +238,8 @@ class Journal:
             isinstance(step, RemoveFile) and step.name.startswith(f"{UNIT_DIRECTORY}/")
         ):
             self._finished.discard(_RELOAD)
-            self._current = replace(current, changes=replace(current.changes, reload=True))
+            if not current.changes.reload:
+                self._current = replace(current, changes=replace(current.changes, reload=True))
         parts = self._parts.setdefault(step.entry, set())
         parts.add(step.id)
         if len(parts) >= step.parts:

@@ -12,13 +12,12 @@ everything else goes on.
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import ClassVar
 
 from osc.diff import Changes, CommandName, Entry, EntryKind, OwnRestart, UnitChange
 from osc.merge import Effective
 from osc.types import OWN_UNIT, UNIT_DIRECTORY, DropIn, File, Unit
-from osc.validation import check_name, check_path
+from osc.validation import check_name, check_path, folders_of
 
 _NOTHING: frozenset[str] = frozenset()
 
@@ -182,7 +181,7 @@ class _Planner:
         self._effective = effective
         self._units = effective.units_by_name()
         self._kept = effective.written_paths()
-        self._in_the_way = self._kept.union(*(map(str, PurePosixPath(path).parents) for path in self._kept))
+        self._in_the_way = self._kept.union(*map(folders_of, self._kept))
         self._removals = [self._remove_unit(unit) for unit in changes.units_deleted if self._is_removable(unit)]
         self._deletions = [
             file.path
@@ -303,5 +302,8 @@ def _paths_removed_by(step: Step) -> Iterator[str]:
 
 def _obstacles(first: Iterable[Step], paths: Iterable[str]) -> frozenset[str]:
     """Ids of early removals that take away one of these paths, or a file in the place of one of their folders."""
-    places = {place for path in paths for place in (path, *map(str, PurePosixPath(path).parents))}
+    first = list(first)
+    if not first:
+        return _NOTHING
+    places = {place for path in paths for place in (path, *folders_of(path))}
     return frozenset(step.id for step in first if not places.isdisjoint(_paths_removed_by(step)))

@@ -7,7 +7,6 @@ a disk, so they are checked again (contract 5.4 "OURS MUST", W7), together with 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from pathlib import PurePosixPath
 from typing import TypeVar
 
 from agents.core.files import temporary_name
@@ -94,6 +93,12 @@ def check_path(path: str) -> Iterator[str]:
         yield f"has a part of more than {_LONGEST_NAME_BYTES} bytes"
     if _size(path) > _LONGEST_PATH_BYTES:
         yield f"is longer than {_LONGEST_PATH_BYTES} bytes"
+
+
+def folders_of(path: str) -> Iterator[str]:
+    """Yield the paths of all folders above an absolute path, but for the root."""
+    while path := path.rpartition("/")[0]:
+        yield path
 
 
 def check_name(name: str) -> Iterator[str]:
@@ -201,15 +206,15 @@ class _Collisions:
                     Problem(f"{where}.path", f"is written by {self._unit_paths[path]} too") for where, _ in entries
                 )
         for path in dict.fromkeys((*self._files, *self._unit_paths)):
-            yield from self._folders_of(path)
+            yield from self._in_the_place_of_a_folder(path)
             if (stale := _temporary(path)) in self._files:
                 yield from (
                     Problem(f"{where}.path", f"is the temporary file of {path}") for where, _ in self._files[stale]
                 )
 
-    def _folders_of(self, path: str) -> Iterator[Problem]:
+    def _in_the_place_of_a_folder(self, path: str) -> Iterator[Problem]:
         below: list[tuple[str, File]] = self._files.get(path, [])
-        for folder in map(str, PurePosixPath(path).parents):
+        for folder in folders_of(path):
             if folder in self._unit_paths:
                 yield Problem(self._unit_paths[folder], f"writes {folder}, which is the folder of {path}")
             for where, file in self._files.get(folder, ()):

@@ -225,6 +225,13 @@ def test_files_that_go_with_a_removed_unit_are_written_again() -> None:
     assert [changed.path for changed in changes.files_changed] == [path]
 
 
+def test_file_beside_a_removed_unit_of_an_unvalidated_osc_is_written_again() -> None:
+    """Contract Appendix B: last-applied of an agent that did not validate may have had both, a unit and a file, there."""
+    path = "/etc/systemd/system/u"
+    old = Effective((file(path),), (Unit(name="u", content=""),))
+    assert [changed.path for changed in diff(Effective((file(path),)), old=old).files_changed] == [path]
+
+
 def test_dirty_items_count_as_changed() -> None:
     """Contract 7.11: what differs on the disk is treated as changed in the next reconcile, and only that."""
     same = Effective((file("/a"), file("/b")), (Unit(name="u"), Unit(name="v"), Unit(name="w", file_paths=("/a",))))
