@@ -16,7 +16,7 @@ from agents.core.clock import Clock
 from agents.core.errors import TerminalError
 from agents.core.logging import get_logger
 from agents.kube.client import Client
-from agents.kube.errors import ApiError, NotFound
+from agents.kube.errors import NotFound
 from agents.kube.models import CORE_EVENTS, EVENTS, format_micro_time
 from agents.kube.patch import merge
 
@@ -139,19 +139,22 @@ class EventRecorder:
         self._filled.set()
 
     async def _deliver(self, event: _Event, moment: datetime) -> None:
-        backoff = _FIRST_BACKOFF_SECONDS
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                await self._send(event, moment)
-            except ApiError as error:
-                if isinstance(error, TerminalError) or attempt == _ATTEMPTS:
-                    self.dropped += 1
-                    log.debug("Event not delivered", reason=event.reason, attempt=attempt, error=error)
-                    return
-                await asyncio.sleep(backoff)
-                backoff *= 2
-            else:
+        attempt = 1
+        while (error := await self._attempt(event, moment)) is not None:
+            if isinstance(error, TerminalError) or attempt == _ATTEMPTS:
+                self.dropped += 1
+                log.debug("Event not delivered", reason=event.reason, attempt=attempt, error=error)
                 return
+            await asyncio.sleep(_FIRST_BACKOFF_SECONDS * 2 ** (attempt - 1))
+            attempt += 1
+
+    async def _attempt(self, event: _Event, moment: datetime) -> Exception | None:
+        """Return why an event could not be sent, None if it was; whatever the reason, it must not end the process."""
+        try:
+            await self._send(event, moment)
+        except Exception as error:  # noqa: BLE001 - returned and logged; best effort
+            return error
+        return None
 
     async def _send(self, event: _Event, moment: datetime) -> None:
         now = self._clock.monotonic()

@@ -11,6 +11,7 @@ from typing import Protocol, TypeGuard
 
 from agents.core import files
 from agents.core.logging import get_logger
+from agents.core.threads import run_to_end
 from agents.kube import kubeconfig
 from agents.kube.kubeconfig import ClusterAccess, InvalidKubeconfig
 from agents.pki.certificate import InvalidCertificate, check_key_pair
@@ -77,7 +78,7 @@ class FileKubeconfigStore:
         content = kubeconfig.render(access, name=self._name)
         self._parse(content)
         async with self._lock:
-            changed = await asyncio.to_thread(self._replace, content)
+            changed = await run_to_end(self._replace, content)
         if changed:
             log.info("Kubeconfig written", path=str(self._path))
 

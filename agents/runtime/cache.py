@@ -16,7 +16,7 @@ from agents.core.logging import get_logger
 from agents.kube.client import Client, ObjectList, Selector
 from agents.kube.models import KubeObject
 from agents.kube.resource import Resource
-from agents.kube.watch import READ_DEADLINE_SECONDS, EventType, WatchEvent
+from agents.kube.watch import READ_DEADLINE_SECONDS, EventType
 from agents.runtime.reconcile import Request
 from agents.runtime.reflector import Reflector
 from agents.runtime.store import Store
@@ -129,10 +129,8 @@ class Informer(Generic[T]):
         self._synced.set()
         self._changed()
 
-    def _apply(self, event: WatchEvent[T]) -> None:
-        if event.object is None:
-            return
-        change = (self._store.remove if event.type is EventType.DELETED else self._store.put)(event.object)
+    def _apply(self, event_type: EventType, item: T) -> None:
+        change = (self._store.remove if event_type is EventType.DELETED else self._store.put)(item)
         if change is not None:
             self._tell_all(*change)
 

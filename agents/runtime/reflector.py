@@ -23,7 +23,7 @@ from agents.kube.client import Client, ObjectList, Selector
 from agents.kube.errors import Gone, UnexpectedStatus
 from agents.kube.models import KubeObject
 from agents.kube.resource import Resource
-from agents.kube.watch import READ_DEADLINE_SECONDS, EventType, WatchEvent
+from agents.kube.watch import READ_DEADLINE_SECONDS, EventType
 
 T = TypeVar("T", bound=KubeObject)
 
@@ -75,7 +75,7 @@ class Reflector(Generic[T]):
         namespace: str | None,
         selector: Selector,
         replace: Callable[[ObjectList[T]], None],
-        apply: Callable[[WatchEvent[T]], None],
+        apply: Callable[[EventType, T], None],
         connected: Connected,
         clock: Clock,
         rng: Random,
@@ -164,8 +164,8 @@ class Reflector(Generic[T]):
             self._answered()
             async for event in watch:
                 events += 1
-                if event.type is not EventType.BOOKMARK:
-                    self._apply(event)
+                if event.object is not None:
+                    self._apply(event.type, event.object)
                 if event.resource_version:
                     self._version = event.resource_version
                 self._failures = 0

@@ -368,6 +368,23 @@ async def test_stream_that_is_refused() -> None:
     assert caught.value.reason == "Expired"
 
 
+async def test_concurrent_first_requests_share_connections() -> None:
+    """Two requests that come first at the same time read the credentials once."""
+    async with serving(answering(200, "{}")) as url, connected(url) as transport:
+        opened: list[object] = []
+        original = transport._open
+
+        async def counting() -> object:
+            opened.append(None)
+            return await original()
+
+        transport._open = counting  # type: ignore[method-assign, assignment]
+        async with asyncio.TaskGroup() as group:
+            for _ in range(3):
+                group.create_task(transport.request(GET))
+        assert len(opened) == 1
+
+
 async def test_close_without_use_is_harmless() -> None:
     """A transport that never connected can be reset and closed."""
     async with connected("http://127.0.0.1:1") as transport:

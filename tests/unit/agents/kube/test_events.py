@@ -145,7 +145,8 @@ async def test_delivery_is_retried(api: FakeApi, recorder: EventRecorder) -> Non
 
 
 @pytest.mark.parametrize(
-    ("error", "attempts"), [(Forbidden("no", status=403), 5), (BadRequest("never", status=400), 1)]
+    ("error", "attempts"),
+    [(Forbidden("no", status=403), 5), (BadRequest("never", status=400), 1), (ValueError("a bug of ours"), 5)],
 )
 async def test_delivery_is_given_up(api: FakeApi, recorder: EventRecorder, error: Exception, attempts: int) -> None:
     """Contract 6.8: an event that cannot be delivered must be dropped after some attempts; the next one is delivered."""

@@ -11,7 +11,7 @@ from agents.core.errors import FatalError
 from agents.kube.client import Client, ObjectList, Selector
 from agents.kube.errors import Forbidden, InvalidResponse, ServerError, TooManyRequests, Unavailable
 from agents.kube.models import NODES, Node
-from agents.kube.watch import WatchEvent
+from agents.kube.watch import EventType
 from agents.runtime.reflector import Reflector
 from tests.support.clock import FakeClock
 from tests.support.fake_api import FakeApi
@@ -30,12 +30,11 @@ class Sink:
         """Note a list."""
         self.seen.append("list:" + ",".join(sorted(item.metadata.name for item in listed.items)))
 
-    def apply(self, event: WatchEvent[Node]) -> None:
+    def apply(self, event_type: EventType, item: Node) -> None:
         """Note an event."""
         if self.failure is not None:
             raise self.failure
-        assert event.object is not None
-        self.seen.append(f"{event.type}:{event.object.metadata.name}")
+        self.seen.append(f"{event_type}:{item.metadata.name}")
 
     def connected(self, *, answered: bool) -> None:
         """Note an answer."""
@@ -119,6 +118,17 @@ async def test_bookmark_moves_the_version(api: FakeApi, reflector: Reflector[Nod
         await settle()
     assert dict(api.requests("GET", watch=True)[-1].query)["resourceVersion"] == "2"
     assert sink.seen == ["list:"]
+
+
+async def test_event_without_a_version_changes_none(api: FakeApi, reflector: Reflector[Node]) -> None:
+    """An event that brings no version leaves the last one, so that the watch can be continued."""
+    async with running(reflector.run):
+        await settle()
+        for stream in api.streams:
+            stream.send("BOOKMARK", {"metadata": {}})
+            stream.end()
+        await settle()
+    assert dict(api.requests("GET", watch=True)[-1].query)["resourceVersion"] == "1"
 
 
 async def test_broken_watch_is_resumed_after_a_wait(api: FakeApi, reflector: Reflector[Node], sink: Sink) -> None:
