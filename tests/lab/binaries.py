@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,8 +84,18 @@ def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
     return cache_root(environment) / "kubernetes" / f"{KUBERNETES_VERSION}-{sys.platform}-{machine}"
 
 
-def find_binaries(*, say: Say = silent, environment: Mapping[str, str] = os.environ) -> Binaries:
+Build = Callable[[Path, Path, Say], None]
+
+
+def find_binaries(
+    *, say: Say = silent, environment: Mapping[str, str] = os.environ, build: Build | None = None
+) -> Binaries:
     """Return the programs: KUBEBUILDER_ASSETS, then PATH (same minor version), then the cache, else built into it.
+
+    Args:
+        say: gets lines about what takes long.
+        environment: where to look.
+        build: makes all programs: gets a scratch folder, the folder to put them into, and `say`; None builds with Go.
 
     Raises:
         LabError: they are nowhere and cannot be built.
@@ -97,7 +107,7 @@ def find_binaries(*, say: Say = silent, environment: Mapping[str, str] = os.envi
             found[name] = place
     missing = [name for name in NAMES if name not in found]
     if missing:
-        folder = _cached(cache_folder(environment), missing, say)
+        folder = _cached(cache_folder(environment), missing, say, build or _build_all)
         found |= {name: folder / name for name in missing}
     return Binaries(*(found[name] for name in NAMES))
 
@@ -127,7 +137,7 @@ def same_minor(name: str, printed: str) -> bool:
     return match is not None and match.group(1) == ".".join(wanted.lstrip("v").split(".")[:2])
 
 
-def _cached(folder: Path, names: Sequence[str], say: Say) -> Path:
+def _cached(folder: Path, names: Sequence[str], say: Say, build: Build) -> Path:
     """Return the cache folder with at least these programs in it; one process builds, the others wait for it."""
     if _complete(folder, names):
         return folder
@@ -139,7 +149,7 @@ def _cached(folder: Path, names: Sequence[str], say: Say) -> Path:
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as scratch:
             built = Path(scratch) / "bin"
             built.mkdir()
-            _build_all(Path(scratch), built, say)
+            build(Path(scratch), built, say)
             shutil.rmtree(folder, ignore_errors=True)
             built.rename(folder)
     return folder

@@ -25,12 +25,13 @@ class Counterparts:
         self._plane = control_plane
         self._outage_path = control_plane.ledger.directory / "outages.jsonl"
 
-    def start(self, *, approver: bool = True, deny_all: bool = False) -> None:
+    def start(self, *, approver: bool = True, deny_all: bool = False, node_lag: float = 0.0) -> None:
         """Start it and wait until it answers; ends a recorded outage, unless it is to deny everything.
 
         Args:
             approver: whether CSRs are decided; the webhook answers anyway.
             deny_all: whether the webhook denies everything that it is asked.
+            node_lag: seconds for which the webhook does not see a new Node, as a cache would.
         """
         plane = self._plane
         if not (plane.pki_folder / f"{_NAME}.crt").exists():
@@ -39,6 +40,7 @@ class Counterparts:
         argv += ["--server", f"https://127.0.0.1:{plane.port}"]
         argv += [] if approver else ["--no-approver"]
         argv += ["--deny-all"] if deny_all else []
+        argv += ["--node-lag", str(node_lag)] if node_lag else []
         root = Path(__file__).resolve().parents[2]
         spawn(
             plane.ledger,
@@ -85,8 +87,19 @@ class Counterparts:
     @contextmanager
     def without_approver(self) -> Iterator[None]:
         """Leave CSRs undecided for the length of a block; the webhook is down for a moment at both ends."""
+        with self._different(approver=False):
+            yield
+
+    @contextmanager
+    def lagging(self, seconds: float) -> Iterator[None]:
+        """Let the webhook see a new Node so much later, for the length of a block; down for a moment at both ends."""
+        with self._different(node_lag=seconds):
+            yield
+
+    @contextmanager
+    def _different(self, *, approver: bool = True, node_lag: float = 0.0) -> Iterator[None]:
         self.stop()
-        self.start(approver=False)
+        self.start(approver=approver, node_lag=node_lag)
         try:
             yield
         finally:

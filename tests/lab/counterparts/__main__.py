@@ -7,7 +7,7 @@ import logging
 import signal
 from pathlib import Path
 
-from tests.lab.counterparts.server import serve
+from tests.lab.counterparts.server import Behaviour, serve
 
 
 async def _main(arguments: argparse.Namespace) -> None:
@@ -15,13 +15,8 @@ async def _main(arguments: argparse.Namespace) -> None:
     if task is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     with contextlib.suppress(asyncio.CancelledError):
-        await serve(
-            server=arguments.server,
-            pki=arguments.pki,
-            port=arguments.port,
-            approves=not arguments.no_approver,
-            denies_all=arguments.deny_all,
-        )
+        behaviour = Behaviour(not arguments.no_approver, arguments.deny_all, arguments.node_lag)
+        await serve(server=arguments.server, pki=arguments.pki, port=arguments.port, behaviour=behaviour)
 
 
 def main() -> None:
@@ -32,6 +27,7 @@ def main() -> None:
     parser.add_argument("--port", required=True, type=int)
     parser.add_argument("--no-approver", action="store_true", help="leave CSRs undecided")
     parser.add_argument("--deny-all", action="store_true", help="deny whatever the webhook is asked")
+    parser.add_argument("--node-lag", type=float, default=0.0, help="seconds for which a new Node stays unseen")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     asyncio.run(_main(parser.parse_args()))
 

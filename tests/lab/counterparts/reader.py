@@ -3,6 +3,7 @@
 import base64
 import json
 import ssl
+import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,19 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class Reader:
-    """Reads live, without caches: an answer is as new as the cluster. Use as an asynchronous context manager."""
+    """Reads live, without caches: an answer is as new as the cluster. Use as an asynchronous context manager.
 
-    def __init__(self, server: str, pki: Path) -> None:
+    Args:
+        server: URL of the API server.
+        pki: folder with the CA and the administrator's pair.
+        node_lag: seconds for which a new Node stays unseen. The real authorizer has a cache, which lags behind: there a
+            request right after a Node's creation was seen to be refused.
+    """
+
+    def __init__(self, server: str, pki: Path, *, node_lag: float = 0.0) -> None:
         self._server = server
+        self._node_lag = node_lag
+        self._nodes_seen: dict[str, float] = {}
         self._tls = ssl.create_default_context(cafile=str(pki / "ca.crt"))
         self._tls.load_cert_chain(pki / "admin.crt", pki / "admin.key")
         self._references: dict[tuple[str, str], PoolSecret] = {}
@@ -52,7 +62,7 @@ class Reader:
         machine = review.machine
         if not machine:
             return Facts()
-        node = await self.find(f"/api/v1/nodes/{machine}")
+        node = self._if_known(await self.find(f"/api/v1/nodes/{machine}"))
         if review.resource == "pods" and review.name:
             return Facts(node=node, pod=await self.find(f"/api/v1/namespaces/{review.namespace}/pods/{review.name}"))
         if review.resource.startswith("certificatesigningrequests") and review.name:
@@ -60,6 +70,12 @@ class Reader:
         if review.resource == "secrets":
             return Facts(node=node, pool_secrets=await self._pool_secrets())
         return Facts(node=node)
+
+    def _if_known(self, node: dict[str, Any] | None) -> dict[str, Any] | None:
+        if node is None or not self._node_lag:
+            return node
+        since = self._nodes_seen.setdefault(node["metadata"]["uid"], time.monotonic())
+        return node if time.monotonic() - since >= self._node_lag else None
 
     async def _pool_secrets(self) -> tuple[PoolSecret, ...]:
         """Return the OSC Secrets; each version of one is read and parsed once, as they can be large."""

@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import ssl
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -90,20 +91,34 @@ class Application:
         return web.Response(text="ok")
 
 
-async def serve(*, server: str, pki: Path, port: int, approves: bool, denies_all: bool) -> None:
+@dataclass(frozen=True, slots=True)
+class Behaviour:
+    """How a test wants the counterparts to be.
+
+    Attributes:
+        approves: whether CSRs are decided, too.
+        denies_all: whether the webhook denies everything that it is asked.
+        node_lag: seconds for which the webhook does not see a new Node.
+    """
+
+    approves: bool = True
+    denies_all: bool = False
+    node_lag: float = 0.0
+
+
+async def serve(*, server: str, pki: Path, port: int, behaviour: Behaviour) -> None:
     """Serve until the task is cancelled.
 
     Args:
         server: URL of the API server.
         pki: folder with `ca.crt`, the administrator's pair and our own (`counterparts.crt`, `counterparts.key`).
         port: where to listen, on all addresses.
-        approves: whether CSRs are decided, too.
-        denies_all: whether the webhook denies everything that it is asked.
+        behaviour: what a test wants.
     """
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(pki / "counterparts.crt", pki / "counterparts.key")
-    async with Reader(server, pki) as reader:
-        application = Application(reader, approves=approves, denies_all=denies_all)
+    async with Reader(server, pki, node_lag=behaviour.node_lag) as reader:
+        application = Application(reader, approves=behaviour.approves, denies_all=behaviour.denies_all)
         runner = web.AppRunner(application.routes(), access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         try:

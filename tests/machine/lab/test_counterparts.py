@@ -77,6 +77,19 @@ def test_webhook_down_refuses_everything_and_is_no_fault(lab: Lab, tmp_path: Pat
     assert not [request for request in lab.unexpected_denials() if request.machine == "outage"]
 
 
+def test_new_node_is_seen_late_if_a_test_wants_it(lab: Lab, tmp_path: Path) -> None:
+    """The real authorizer lags behind: a request right after the Node's creation can be refused, and that is no fault."""
+    api = _agent_api(lab, "young", tmp_path)
+    with lab.counterparts.lagging(0.5):
+        lab.api.create("/api/v1/nodes", {"metadata": {"name": "young"}})
+        try:
+            assert api.raw("GET", "/api/v1/nodes/young")[0] == 403
+            wait_for(lambda: api.raw("GET", "/api/v1/nodes/young")[0] == 200, timeout=5, what="the Node to be seen")
+        finally:
+            lab.delete_node("young")
+    assert not [request for request in lab.unexpected_denials() if request.machine == "young"]
+
+
 def test_apiserver_can_be_frozen_killed_and_started_again(lab: Lab) -> None:
     """Every outage of the API server ends with the same cluster behind the same address."""
     plane = lab.control_plane

@@ -1,6 +1,7 @@
 """Finding programs and bringing what is missing."""
 
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,36 @@ def test_programs_are_taken_from_assets_then_path_then_cache(tmp_path: Path) -> 
     found = find_binaries(environment=environment)
     assert found.etcd == cache / "etcd"
     assert found.controller_manager == on_path / "kube-controller-manager"
+
+
+def test_concurrent_runs_build_once(tmp_path: Path) -> None:
+    """Two runs at once: one builds, the other waits for it; the cache appears whole or not at all."""
+    environment = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PATH": "/nonexistent"}
+    builds: list[Path] = []
+
+    def build(_scratch: Path, out: Path, _say: object) -> None:
+        assert not cache_folder(environment).exists()
+        builds.append(out)
+        out.rmdir()
+        _programs(out)
+
+    with ThreadPoolExecutor() as pool:
+        found = list(pool.map(lambda _: find_binaries(environment=environment, build=build), range(4)))
+    assert len(builds) == 1
+    assert {binaries.kubelet for binaries in found} == {cache_folder(environment) / "kubelet"}
+
+
+def test_failed_build_leaves_no_cache(tmp_path: Path) -> None:
+    """A build that ends early is as if it had never been; the next run builds again."""
+    environment = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PATH": "/nonexistent"}
+
+    def build(_scratch: Path, out: Path, _say: object) -> None:
+        (out / "etcd").touch()
+        raise LabError("no network")
+
+    with pytest.raises(LabError, match="no network"):
+        find_binaries(environment=environment, build=build)
+    assert [path.name for path in cache_folder(environment).parent.iterdir() if path.is_dir()] == []
 
 
 @pytest.mark.parametrize(
