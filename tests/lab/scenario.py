@@ -135,7 +135,7 @@ class Scenario:
         )
         for number in range(_MANY_FILES):
             changed = changed.with_file(f"/etc/demo/many/{number:03}", f"{number:03} " * 300, mode=0o640)
-        victim, renewed = machine.main_pid(AGENT_UNIT), self._renewed()
+        victim, renewed = machine.main_pid(AGENT_UNIT), self.renewed()
         checksum = self.lab.publish_osc(changed)
         written = self._wait_half_done(machine)
         machine.kill(victim)
@@ -150,7 +150,7 @@ class Scenario:
         self._row("started again by systemd", "yes", "yes" if machine.main_pid(AGENT_UNIT) != victim else "no")
         self._row("machine is as the last OSC says", "yes", _yes(differences(machine, changed.document())))
         self._row("temporary files left", "none", ", ".join(temporary_files(machine)) or "none")
-        wait_for(lambda: self._renewed() != renewed, timeout=45, what="the lease to be renewed again")
+        wait_for(lambda: self.renewed() != renewed, timeout=45, what="the lease to be renewed again")
         self._row("lease goes on being renewed", "yes", "yes")
 
     def conclude(self, machine: Machine) -> None:
@@ -164,6 +164,12 @@ class Scenario:
         node = self._node()
         annotations: dict[str, str] = (node or {}).get("metadata", {}).get("annotations") or {}
         return annotations.get(CHECKSUM_ON_NODE)
+
+    def renewed(self) -> str | None:
+        """Return when the agent's lease was renewed last, None if there is none."""
+        path = f"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/gardener-node-agent-{self.machine_name}"
+        lease = self.lab.api.find(path)
+        return None if lease is None else str(lease["spec"].get("renewTime"))
 
     def _join_milestones(
         self, machine: Machine, osc: WorkerOsc, checksum: str
@@ -193,7 +199,7 @@ class Scenario:
             ("", restarted),
             ("kubelet started", kubelet_runs),
             ("Node registered", lambda: self._node() is not None),
-            ("lease renewed", lambda: self._renewed() is not None),
+            ("lease renewed", lambda: self.renewed() is not None),
             (f"Node annotated with the checksum {checksum[:12]}", lambda: self.checksum() == checksum),
             ("Node is Ready", lambda: self._condition("Ready") == "True"),
         ]
@@ -257,11 +263,6 @@ class Scenario:
 
     def _parameter(self, machine: Machine) -> str:
         return machine.run(["sysctl", "-n", "net.ipv4.tcp_keepalive_time"]).stdout.strip()
-
-    def _renewed(self) -> str | None:
-        path = f"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/gardener-node-agent-{self.machine_name}"
-        lease = self.lab.api.find(path)
-        return None if lease is None else str(lease["spec"].get("renewTime"))
 
     def _signing_request(self, machine: Machine) -> dict[str, Any] | None:
         asked = [r.name for r in self._requests(machine, "create", "certificatesigningrequests") if r.name]

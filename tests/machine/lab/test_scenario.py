@@ -3,8 +3,11 @@
 import pytest
 
 from tests.lab.agent import AgentSource
+from tests.lab.api import wait_for
 from tests.lab.cluster import Lab
+from tests.lab.fixtures import Joined
 from tests.lab.scenario import Scenario, table
+from tests.lab.verify import differences
 
 pytestmark = pytest.mark.e2e
 
@@ -24,3 +27,16 @@ def test_machine_joins_changes_crashes_and_heals(lab: Lab, agent: AgentSource) -
                 pass
     assert scenario.rows
     assert all(row.holds for row in scenario.rows), "\n" + table(scenario.rows)
+
+
+def test_joined_machine_comes_back_after_a_power_cut(joined: Joined) -> None:
+    """A machine of the fixture `joined` is as its OSC says, and again after its power was cut; the lease goes on."""
+    machine, scenario = joined.machine, joined.scenario
+    assert differences(machine, joined.osc.document()) == []
+    renewed = scenario.renewed()
+    machine.reboot(graceful=False)
+    wait_for(lambda: scenario.renewed() != renewed, timeout=60, what="the lease to be renewed after the reboot")
+    assert differences(machine, joined.osc.document()) == []
+    seconds = scenario.apply(joined.osc.with_file("/etc/after-reboot", "1"))
+    assert machine.read("/etc/after-reboot") == b"1"
+    assert seconds < 30
