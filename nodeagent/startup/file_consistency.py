@@ -11,7 +11,7 @@ from agents.core.logging import get_logger
 from agents.kube.models import Node
 from nodeagent.host.consistency import Finding, inspect
 from osc.journal import Journal
-from osc.merge import effective
+from osc.merge import Effective, effective
 from systemd.manager import UnitManager
 
 log = get_logger(__name__)
@@ -45,11 +45,22 @@ class FileConsistency:
             return
         wanted = effective(applied.config, hostname=self._hostname)
         loaded = await self._loaded_units()
-        findings = await asyncio.to_thread(lambda: list(inspect(wanted, loaded_units=loaded)))
+        findings = await asyncio.to_thread(lambda: list(inspect(self._untouched(wanted), loaded_units=loaded)))
         for finding in findings:
             log.error("Machine differs from what was applied", reason=finding.reason, finding=finding.message)
             self._report(node, finding)
         self._repair(findings)
+
+    def _untouched(self, applied: Effective) -> Effective:
+        """Leave out what an unfinished apply may have changed: that is no damage, and it is finished soon."""
+        pending = self._journal.load().pending
+        if pending is None:
+            return applied
+        touched = pending.touched
+        return Effective(
+            files=tuple(file for file in applied.files if file.path not in touched.paths),
+            units=tuple(unit for unit in applied.units if unit.name not in touched.units),
+        )
 
     async def _loaded_units(self) -> Collection[str] | None:
         try:
