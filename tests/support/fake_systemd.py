@@ -118,12 +118,16 @@ class FakeSystemd:
         if self._server is not None:
             self._server.close()
             self._server = None
-        for peer in list(self._peers):
+        self.cut_off()
+        (self.root / "bus").unlink(missing_ok=True)
+        await asyncio.sleep(0)
+
+    def cut_off(self) -> None:
+        """End all connections."""
+        for peer in self._peers:
             peer.transport.abort()
         self._peers.clear()
         self._subscribed.clear()
-        (self.root / "bus").unlink(missing_ok=True)
-        await asyncio.sleep(0)
 
     async def restart_bus(self) -> None:
         """Restart the bus: every client is cut off."""

@@ -278,13 +278,20 @@ class SystemdBehaviour:
                     group.create_task(manager.stop(name))
 
     async def test_commands_for_one_unit_wait_for_each_other(self, host: Host) -> None:
-        """Contract 6.7: a per-unit lock; two callers that restart one unit do not cancel each other's job."""
-        host.write_unit("shared.service", SIMPLE)
-        async with connected(host) as manager:
+        """Contract 6.7, 7.9: a per-unit lock; two callers that restart one unit do not cancel each other's job."""
+        host.write_unit("shared.service", gate("shared"))
+        async with connected(host) as manager, asyncio.TaskGroup() as group:
             await manager.reload()
-            async with asyncio.TaskGroup() as group:
-                jobs = [group.create_task(manager.restart("shared.service")) for _ in range(5)]
-            assert {job.result().outcome for job in jobs} == {JobOutcome.DONE}
+            first = group.create_task(manager.restart("shared.service"))
+            async with connected(host) as other:
+                await wait_active(other, "shared.service", "activating")
+            second = group.create_task(manager.restart("shared.service"))
+            await asyncio.sleep(0)
+            await manager.list_units()
+            await host.open_gate("shared")
+            assert (await first).outcome is JobOutcome.DONE
+            assert (await second).outcome is JobOutcome.DONE
+            assert first.result().job != second.result().job
 
     async def test_names_that_are_no_part_of_a_path_never_reach_the_bus(self, host: Host) -> None:
         """Contract 5.4: a name with a slash or a NUL byte is refused by us; sent, it would end the connection."""

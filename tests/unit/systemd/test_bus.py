@@ -128,8 +128,9 @@ async def test_end_of_file_during_authentication_is_an_error(host: FakeSystemd) 
 async def test_endless_line_during_authentication_is_an_error(tmp_path: Path) -> None:
     """A peer that is no bus cannot make us read for ever."""
 
-    async def babble(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def babble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"x" * 10_000)
+        await reader.read(-1)
         writer.close()
 
     async with await asyncio.start_unix_server(babble, tmp_path / "bus"):
@@ -164,9 +165,11 @@ async def test_lost_connection_fails_calls_and_the_next_call_reconnects(
     assert await bus.call(LIST) == [[]]
     assert lost == [1]
     await bus.close()
+    await asyncio.sleep(0.1)
     gc.collect()
     await asyncio.sleep(0)
     assert unretrieved == []
+    assert lost == [1]
 
 
 async def expect_unavailable(bus: SystemBus) -> bool:
@@ -230,6 +233,37 @@ async def test_failed_set_up_leaves_no_connection(host: FakeSystemd) -> None:
     assert host.received.count("Hello") == 2
     with pytest.raises(BusUnavailable, match="broke"):
         await bus.call_during_connect(LIST)
+
+
+async def test_connection_that_broke_during_set_up_is_not_waited_for(host: FakeSystemd) -> None:
+    """Contract 6.7: the library would never answer on such a connection; the call fails at once instead."""
+
+    async def set_up(_bus: SystemBus) -> None:
+        await host.stop_bus()
+        await asyncio.sleep(0.1)
+
+    bus = SystemBus(address=host.address, on_connected=set_up)
+    loop = asyncio.get_running_loop()
+    before = loop.time()
+    with pytest.raises(BusUnavailable, match="gone"):
+        await bus.call(LIST)
+    assert loop.time() - before < 1
+
+
+async def test_call_on_a_connection_that_is_just_being_cut_off_fails_quietly(
+    host: FakeSystemd, unretrieved: list[str]
+) -> None:
+    """A write that fails is the call's error and leaves nothing for stderr."""
+    bus = SystemBus(address=host.address)
+    await bus.call(LIST)
+    host.cut_off()
+    with pytest.raises(BusUnavailable, match="broke"):
+        await bus.call(RELOAD)
+    await bus.close()
+    await asyncio.sleep(0.1)
+    gc.collect()
+    await asyncio.sleep(0)
+    assert unretrieved == []
 
 
 async def test_signals_reach_the_handler(host: FakeSystemd) -> None:

@@ -27,6 +27,20 @@ async def test_signal_before_the_reply_is_not_lost(host: FakeSystemd) -> None:
         assert loop.time() == before
 
 
+async def test_signal_ends_the_wait_at_once(host: FakeSystemd) -> None:
+    """Contract 6.7: JobRemoved wakes who waits; nobody waits for the poll interval."""
+    host.write_unit("woken.service", gate("woken"))
+    loop = asyncio.get_running_loop()
+    async with connected(host, poll=2) as manager, asyncio.TaskGroup() as group:
+        job = group.create_task(manager.restart("woken.service"))
+        async with connected(host) as other:
+            await wait_active(other, "woken.service", "activating")
+        before = loop.time()
+        await host.open_gate("woken")
+        assert (await job).outcome is JobOutcome.DONE
+        assert loop.time() == before
+
+
 async def test_match_rule_is_installed_before_the_first_job(host: FakeSystemd) -> None:
     """Contract 6.7: AddMatch and Subscribe come before the first method call."""
     host.write_unit("first.service", SIMPLE)
@@ -134,6 +148,19 @@ async def test_results_of_strangers_are_forgotten(host: FakeSystemd) -> None:
         await manager.reload()
         assert len(manager._results) == 512
         assert (await manager.look(report)).outcome is JobOutcome.FAILED
+
+
+async def test_bad_names_are_never_sent(host: FakeSystemd) -> None:
+    """Contract 5.4: what cannot be part of a path is refused before there is even a connection."""
+    async with connected(host) as manager:
+        for name in ("a/b.service", "nul\0.service"):
+            with pytest.raises(InvalidUnit):
+                await manager.restart(name)
+            with pytest.raises(InvalidUnit):
+                await manager.unit(name)
+            with pytest.raises(InvalidUnit):
+                await manager.disable([name])
+    assert host.received == []
 
 
 async def test_other_signals_are_ignored(host: FakeSystemd) -> None:
