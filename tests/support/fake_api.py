@@ -92,6 +92,7 @@ class FakeApi:
         self.resets = 0
         self.closed = False
         self.latency = 0.0
+        self.slow_path = ""
         self._objects: dict[tuple[str, str, str], Document] = {}
         self._history: list[tuple[int, str, str, Document]] = []
         self._version = 1
@@ -221,8 +222,9 @@ class FakeApi:
         self.closed = True
 
     async def _delay(self, call: Call, deadline: float) -> None:
-        await asyncio.sleep(min(self.latency, deadline))
-        if self.latency >= deadline:
+        latency = self.latency if call.path.startswith(self.slow_path) else 0.0
+        await asyncio.sleep(min(latency, deadline))
+        if latency >= deadline:
             raise DeadlineExceeded("no answer in time", path=call.path)
 
     def _raise_fault(self, call: Call) -> None:

@@ -103,7 +103,15 @@ async def test_line_above_the_limit() -> None:
         splitter.feed(b"1")
 
 
-async def test_line_above_the_limit_in_a_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_limit_is_per_line() -> None:
+    """Any number of lines below the limit may come, in pieces, too."""
+    splitter = LineSplitter(limit=10)
+    for _ in range(5):
+        assert splitter.feed(b"1234567") == []
+        assert splitter.feed(b"8\n") == [b"12345678"]
+
+
+async def test_line_above_the_limit_in_a_watch() -> None:
     """In a watch, too, and the error says where."""
     events = watch(b"x" * 100)
     events._lines = LineSplitter(limit=10)

@@ -216,7 +216,32 @@ async def test_recovery_is_told_once_all_are_back(api: FakeApi, cache: Cache) ->
         await asyncio.sleep(61)
         assert len(told) == 1
         api.bookmark()
+        await cache.informer(NODES, label_selector="x=y").wait_synced()
         await asyncio.sleep(100)
+    assert len(told) == 1
+
+
+async def test_recovery_waits_for_informers_that_are_not_synced(api: FakeApi, cache: Cache) -> None:
+    """While an informer has not listed what it selects, the outage is not over, even if the API server answers."""
+    told: list[float] = []
+    cache.on_recovery(lambda: told.append(asyncio.get_running_loop().time()))
+    cache.informer(NODES)
+    secrets = cache.informer(SECRETS, namespace="x")
+    async with running(cache.run):
+        await cache.wait_synced()
+        await settle()
+        api.fail(Unavailable("away"), path="/api/v1/nodes")
+        for stream in api.streams:
+            if stream.call.path == "/api/v1/nodes":
+                stream.fail(Unavailable("away"))
+        await asyncio.sleep(60)
+        api.latency, api.slow_path = 29.0, "/api/v1/namespaces/x/secrets"
+        api.heal()
+        for number in range(6):
+            secrets.select(Selector(label=f"number={number}"))
+            await asyncio.sleep(10)
+        assert told == []
+        await asyncio.sleep(30)
     assert len(told) == 1
 
 

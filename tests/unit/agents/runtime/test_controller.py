@@ -81,6 +81,14 @@ async def test_unknown_exception_backs_off(environment: Environment) -> None:
     assert metric(environment, "controller_runtime_reconcile_errors_total") == 4
 
 
+async def test_success_forgets_failures(environment: Environment) -> None:
+    """After a success the next failure waits as short as the first, however many there were before."""
+    errors = [RetriableError("no")] * 10
+    script = Script(*errors, Result(requeue_after=timedelta(seconds=100)), RetriableError("no"), Result())
+    await play(new_controller(script), environment, 200)
+    assert round(script.times[-1] - script.times[-2], 3) == 0.005
+
+
 async def test_backoff_reaches_its_longest(environment: Environment) -> None:
     """Contract 1.9: the back-off must not grow above 1000 s, unless the controller has a shorter one."""
     script = Script(RetriableError("no"))

@@ -258,6 +258,23 @@ async def test_backoff_starts_over_after_two_quiet_minutes(api: FakeApi, reflect
         assert len(api.calls) == calls + 1
 
 
+async def test_event_starts_the_backoff_over(api: FakeApi, reflector: Reflector[Node]) -> None:
+    """After a long outage one event is enough for the next failure to wait as short as the first."""
+    async with running(reflector.run):
+        await settle()
+        api.go_away()
+        await asyncio.sleep(300)
+        api.heal()
+        await asyncio.sleep(61)
+        put(api, "a")
+        await settle()
+        calls = len(api.calls)
+        for stream in api.streams:
+            stream.fail(Unavailable("reset"))
+        await asyncio.sleep(1.61)
+        assert len(api.calls) == calls + 1
+
+
 async def test_select_lists_at_once(api: FakeApi, reflector: Reflector[Node], sink: Sink) -> None:
     """Another selection ends the watch, lists at once, and watches what is selected now."""
     put(api, "a", color="red")

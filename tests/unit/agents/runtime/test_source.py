@@ -133,6 +133,9 @@ async def test_channel_source_passes_on() -> None:
     assert await take_all(queue) == [A]
     source.send(B)
     assert await take_all(queue) == [B]
+    source.stop()
+    source.start(queue)
+    assert await take_all(queue) == []
 
 
 async def test_channel_source_keeps_what_is_sent_while_stopped() -> None:
