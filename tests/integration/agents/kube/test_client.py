@@ -1,5 +1,6 @@
 """The client against a real kube-apiserver."""
 
+import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -65,7 +66,7 @@ async def test_merge_patch_removes_with_null(client: Client, name: str) -> None:
 
 
 async def test_strategic_patch_keeps_other_conditions(client: Client, name: str) -> None:
-    """Contract 9, W9: one condition must be patched without touching the others (merge key `type`)."""
+    """Contract 9 W9: one condition must be patched without touching the others (merge key `type`)."""
     await client.create(NODES, {"metadata": {"name": name}})
     for condition in ("Ready", "SystemdUnitsReady"):
         body = {"status": {"conditions": [{"type": condition, "status": "True", "reason": "Test"}]}}
@@ -165,3 +166,35 @@ async def test_missing_ca_file_can_be_waited_for(new_client: NewClient, tmp_path
     with pytest.raises(Unavailable) as caught:
         await client.get_raw("/readyz")
     assert "CA file is missing" in str(caught.value.fields["cause"])
+
+
+async def test_expired_token_file(client: Client, new_client: NewClient, name: str, tmp_path: Path) -> None:
+    """Contract 4.2: a token file whose token has expired gives 401; once the file has a new one the next request works."""
+    token_id = name[-6:]
+    expiring = {"token-id": token_id, "token-secret": "0123456789abcdef", "usage-bootstrap-authentication": "true"}
+    secret = {"metadata": {"name": f"bootstrap-token-{token_id}"}, "type": "bootstrap.kubernetes.io/token"}
+    data = {**expiring, "expiration": "2026-01-01T00:00:00Z"}
+    await client.create(SECRETS, {**secret, "stringData": data}, namespace="kube-system")
+    path = tmp_path / "token"
+    path.write_text(f"{token_id}.0123456789abcdef\n")
+    bearer = new_client(credentials=Credentials(token_file=path))
+    with pytest.raises(Unauthorized):
+        await bearer.get_raw("/version")
+
+    fresh = f"{token_id[::-1]}x"[-6:]
+    secret["metadata"] = {"name": f"bootstrap-token-{fresh}"}
+    await client.create(SECRETS, {**secret, "stringData": {**expiring, "token-id": fresh}}, namespace="kube-system")
+    path.write_text(f"{fresh}.0123456789abcdef\n")
+    await eventually_authorized(bearer)
+
+
+async def eventually_authorized(client: Client) -> None:
+    """Ask until the API server knows the new token; it reads it from a cache of its own."""
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                assert b"gitVersion" in await client.get_raw("/version")
+            except Unauthorized:
+                await asyncio.sleep(0.1)
+            else:
+                return

@@ -330,7 +330,7 @@ async def test_reset_connections_connects_anew_and_lets_streams_end() -> None:
 
 
 async def test_stream_that_is_silent_exceeds_its_read_deadline() -> None:
-    """Contract 9, W25: a stream on which nothing comes must be given up at its read deadline."""
+    """Contract 9 W25: a stream on which nothing comes must be given up at its read deadline."""
 
     async def silent(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()

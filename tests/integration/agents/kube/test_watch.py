@@ -186,7 +186,7 @@ async def test_informer_survives_a_restart_of_the_server(
 
 
 async def test_half_open_watch_is_noticed(client: Client, new_client: NewClient, way: Relay, name: str) -> None:
-    """Contract 9, W25: when packets of an established connection are dropped, the watch must notice within its read deadline."""
+    """Contract 9 W25: when packets of an established connection are dropped, the watch must notice within its read deadline."""
     await client.create(SECRETS, {"metadata": {"name": name}, "stringData": {"v": "1"}}, namespace="default")
     cache, informer = secrets(new_client(server=f"https://127.0.0.1:{way.port}"), name, read_deadline=2.0)
     async with running(cache.run):
@@ -200,7 +200,7 @@ async def test_half_open_watch_is_noticed(client: Client, new_client: NewClient,
 
 
 async def test_half_open_request_ends_at_its_deadline(new_client: NewClient, way: Relay) -> None:
-    """Contract 9, W25: a request on a half-open connection must end at its deadline; after a reset the next one works."""
+    """Contract 9 W25: a request on a half-open connection must end at its deadline; after a reset the next one works."""
     client = new_client(server=f"https://127.0.0.1:{way.port}")
     await client.get_raw("/readyz")
     assert way.silence() == 1

@@ -81,7 +81,7 @@ async def test_failing_check(check: object) -> None:
 
 
 async def test_check_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Contract 9, W25: a check must have a deadline; a hanging one fails."""
+    """Contract 9 W25: a check must have a deadline; a hanging one fails."""
     checks = Checks()
     checks.add_liveness("slow", hanging)
     monkeypatch.setattr("agents.runtime.server.CHECK_DEADLINE_SECONDS", 0.1)

@@ -118,7 +118,7 @@ async def test_expired_event_is_created_again(api: FakeApi, recorder: EventRecor
 
 
 async def test_percent_signs_are_text(api: FakeApi, recorder: EventRecorder) -> None:
-    """Contract 9, W27: a note must be plain text, never a format string."""
+    """Contract 9 W27: a note must be plain text, never a format string."""
     async with running(recorder.run):
         tell(recorder, note="failed at 100%s {unit} %d")
         await settle()

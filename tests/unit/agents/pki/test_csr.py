@@ -214,7 +214,7 @@ async def test_wait_ends_after_15_minutes(
 async def test_failing_reads_are_tried_again(
     requester: CertificateRequester, approver: Approver, api: FakeApi, error: ApiError
 ) -> None:
-    """Contract 9, W28: transport errors, 429, 5xx and 403 while waiting must be retried, with the same request and key."""
+    """Contract 9 W28: transport errors, 429, 5xx and 403 while waiting must be retried, with the same request and key."""
 
     def heal() -> None:
         api.heal()
@@ -228,7 +228,7 @@ async def test_failing_reads_are_tried_again(
 
 
 async def test_reads_that_fail_to_the_end(requester: CertificateRequester, api: FakeApi) -> None:
-    """Contract 9, W28: retrying must end with the deadline; the last problem is kept as the cause."""
+    """Contract 9 W28: retrying must end with the deadline; the last problem is kept as the cause."""
     error = Forbidden("no", status=403)
     api.fail(error, method="GET")
     with pytest.raises(CertificateNotIssued) as caught:
@@ -249,7 +249,7 @@ async def test_retry_after_is_obeyed_while_waiting(
 async def test_interrupted_wait_is_resumed(
     requester: CertificateRequester, approver: Approver, clock: FakeClock
 ) -> None:
-    """Contract 9, W28: a wait that the reconcile deadline of 3 min interrupts must go on with the same request and key."""
+    """Contract 9 W28: a wait that the reconcile deadline of 3 min interrupts must go on with the same request and key."""
     for _ in range(3):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(180):
@@ -275,7 +275,7 @@ async def test_refused_credentials_keep_the_request(
 async def test_failed_creation_is_repeated_with_the_same_key(
     requester: CertificateRequester, approver: Approver, api: FakeApi
 ) -> None:
-    """Contract 9, W28: a request that could not be created must be created later under the same name."""
+    """Contract 9 W28: a request that could not be created must be created later under the same name."""
     api.fail(Unavailable("away"), times=1)
     with pytest.raises(Unavailable):
         await requester.request()

@@ -112,7 +112,7 @@ async def test_handlers_see_each_change(api: FakeApi, cache: Cache) -> None:
 
 
 async def test_broken_handler_harms_nobody_else(api: FakeApi, cache: Cache) -> None:
-    """Contract 9, W5: an exception in one controller's handler must not stop the cache; it is logged."""
+    """Contract 9 W5: an exception in one controller's handler must not stop the cache; it is logged."""
     informer = cache.informer(NODES)
     seen: list[str] = []
 
