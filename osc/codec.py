@@ -31,6 +31,10 @@ MAX_FILE_BYTES = 8 * 1024 * 1024
 # Characters that JSON may hold raw, and that YAML's reader refuses or folds like line breaks.
 _NOT_RAW_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 _MAX_DEPTH = 100
+# Without aliases a text holds fewer values and characters than twice its bytes.
+_EXPANSION = 4
+_FREE_EXPANSION = 64 * 1024
+_LARGEST_DOCUMENT = 2 * MAX_OSC_BYTES
 _CHUNK_BYTES = 64 * 1024
 
 
@@ -93,16 +97,20 @@ def decode(content: bytes) -> Decoded:
     except YamlError as error:
         where = ", ".join(f"{key} {value}" for key, value in error.fields.items())
         raise _invalid("", f"not valid YAML ({where})") from error
-    return decode_document(loaded)
+    return decode_document(loaded, budget=min(_EXPANSION * len(content) + _FREE_EXPANSION, _LARGEST_DOCUMENT))
 
 
-def decode_document(loaded: object) -> Decoded:
+def decode_document(loaded: object, *, budget: int = _LARGEST_DOCUMENT) -> Decoded:
     """Take the second half of `decode`, for a document that has been parsed already.
+
+    Args:
+        loaded: what the parser returned.
+        budget: how many values and characters it may hold once its aliases are expanded.
 
     Raises:
         InvalidOSC: apiVersion, kind, values without a form in JSON, or fields of a wrong type, each with its path.
     """
-    plain = _Plain().convert(loaded, "", 0)
+    plain = _Plain(budget).convert(loaded, "", 0)
     if not isinstance(plain, dict):
         raise _invalid("", "not a mapping")
     document = {**plain, **_type_of(plain)}
@@ -202,8 +210,8 @@ def _decompress(compressed: bytes) -> bytes:
 class _Plain:
     """Copies a loaded document into plain JSON values, under a budget that aliases cannot exceed."""
 
-    def __init__(self) -> None:
-        self._budget = 2 * MAX_OSC_BYTES
+    def __init__(self, budget: int) -> None:
+        self._budget = budget
 
     def convert(self, value: object, path: str, depth: int) -> object:
         """Return the value as JSON would hold it.

@@ -154,6 +154,14 @@ def test_decode_refuses_aliases_that_expand_beyond_the_limit() -> None:
     assert "aliases expand" in problems(b"\n".join(lines))[0]
 
 
+def test_decode_accepts_aliases_of_a_sane_size() -> None:
+    """Contract 5.2: aliases as such are fine."""
+    decoded = decode(
+        b"x: &x {data: abc}\nspec: {files: [{path: /a, content: {inline: *x}}, {path: /b, content: {inline: *x}}]}"
+    )
+    assert [decode_file_content(file.content.inline or Inline()) for file in decoded.config.spec.files] == [b"abc"] * 2
+
+
 def test_decode_document_refuses_what_is_no_mapping() -> None:
     """Contract 5.2: a state file that holds something else than a mapping is no OSC."""
     with pytest.raises(InvalidOSC, match="not a mapping"):

@@ -182,7 +182,7 @@ KILLS = st.integers(min_value=0, max_value=MOST_ACTS)
 
 
 @given(OSCS, OSCS)
-@settings(max_examples=70, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_second_osc_gives_the_machine_of_the_second_alone(first: Decoded, second: Decoded) -> None:
     """Contract 6.3: applying A and then B gives the machine of applying B alone."""
     assume_no_folder_in_the_way([first, second])
@@ -192,7 +192,7 @@ def test_second_osc_gives_the_machine_of_the_second_alone(first: Decoded, second
 
 
 @given(OSCS, OSCS, KILLS)
-@settings(max_examples=70, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_kill_at_any_act_then_the_same_osc_converges(first: Decoded, second: Decoded, kill: int) -> None:
     """Contract 6.4: an apply that is killed at any act and begun again ends on the same machine."""
     assume_no_folder_in_the_way([first, second])
@@ -204,7 +204,7 @@ def test_kill_at_any_act_then_the_same_osc_converges(first: Decoded, second: Dec
 
 
 @given(st.lists(st.tuples(OSCS, KILLS), max_size=3), OSCS)
-@settings(max_examples=70, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_superseded_applies_leave_nothing_behind(begun: list[tuple[Decoded, int]], last: Decoded) -> None:
     """Contract 6.4 b, W10: whatever was begun and superseded, the last OSC ends on the machine of itself alone."""
     assume_no_folder_in_the_way([*(decoded for decoded, _ in begun), last])
@@ -217,7 +217,7 @@ def test_superseded_applies_leave_nothing_behind(begun: list[tuple[Decoded, int]
 
 
 @given(OSCS, OSCS, KILLS)
-@settings(max_examples=70, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_return_to_the_first_osc_after_a_partial_second(first: Decoded, second: Decoded, kill: int) -> None:
     """Contract 6.4 b: going back to the OSC that is last-applied undoes what a partial apply of another one did."""
     assume_no_folder_in_the_way([first, second, first])
@@ -228,7 +228,7 @@ def test_return_to_the_first_osc_after_a_partial_second(first: Decoded, second: 
 
 
 @given(OSCS, OSCS, st.sets(st.integers(min_value=0, max_value=20), max_size=4))
-@settings(max_examples=70, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_failed_steps_are_done_by_the_next_attempt(first: Decoded, second: Decoded, fail: set[int]) -> None:
     """Contract 6.2: what failed is tried again and what was done stays done; the end is the same machine."""
     assume_no_folder_in_the_way([first, second])
@@ -238,7 +238,7 @@ def test_failed_steps_are_done_by_the_next_attempt(first: Decoded, second: Decod
 
 
 @given(OSCS, OSCS, KILLS, st.booleans())
-@settings(max_examples=70, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_power_cut_converges(first: Decoded, second: Decoded, kill: int, torn: bool) -> None:
     """Contract 6.4 d: after a power cut that loses or tears what was not synced, the same OSC converges."""
     assume_no_folder_in_the_way([first, second])
@@ -253,7 +253,7 @@ def test_power_cut_converges(first: Decoded, second: Decoded, kill: int, torn: b
 
 
 @given(OSCS)
-@settings(max_examples=70, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_document_survives_the_state_file(decoded: Decoded) -> None:
     """Contract 5.2: last-applied holds the whole document, with apiVersion and kind, and reads back as the same OSC."""
     content = dump_state(decoded.document)
