@@ -1,0 +1,1 @@
+"""Figures of the node agent on the lab, beside Gardener's and the targets: `make bench`."""

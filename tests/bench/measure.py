@@ -1,0 +1,132 @@
+"""How each figure is measured."""
+
+import datetime as dt
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.bench.figures import Figure
+from tests.lab.api import wait_for
+from tests.lab.cluster import Lab
+from tests.lab.userdata import run_bootstrap
+from tests.lab.worker_osc import AGENT_UNIT, WorkerOsc
+from tests.support.worker import Worker, service
+
+REPETITIONS = 5
+_POLL_SECONDS = 0.003
+_IDLE_SECONDS = 60.0
+_FILE = "x" * 1200 + "\n"
+
+
+def osc(base: WorkerOsc, *, files: int, units: int, version: int) -> WorkerOsc:
+    """Return an OSC with plain files of about 1.2 KB and simple units that change by their description."""
+    for index in range(files):
+        base = base.with_file(f"/opt/bench/{index}", f"{version} {index}\n{_FILE}", mode=0o644)
+    for index in range(units):
+        base = base.with_unit(
+            f"bench-{index}.service", content=service(f"version {version}", command="/usr/bin/sleep infinity")
+        )
+    return base
+
+
+def apply_seconds(worker: Worker, *, files: int, units: int) -> float:
+    """Return the median time from the patch of the Secret until the Node has the checksum; all files and units change."""
+    worker.apply(osc(worker.base, files=files, units=units, version=0), timeout=120)
+    times = []
+    for version in range(1, REPETITIONS + 1):
+        changed = osc(worker.base, files=files, units=units, version=version)
+        started = time.monotonic()
+        checksum = worker.publish(changed)
+        wait_for(
+            lambda checksum=checksum: worker.applied() == checksum, timeout=60, what="checksum", interval=_POLL_SECONDS
+        )  # type: ignore[misc]
+        times.append(time.monotonic() - started)
+    return statistics.median(times)
+
+
+def reload_seconds(worker: Worker) -> float:
+    """Return the median time of a bare daemon-reload, without the start of systemctl."""
+    script = "import subprocess,time\nt=[]\nfor _ in range(5):\n s=time.monotonic(); subprocess.run(['busctl','call','org.freedesktop.systemd1','/org/freedesktop/systemd1','org.freedesktop.systemd1.Manager','Reload'],check=True,stdout=subprocess.DEVNULL); t.append(time.monotonic()-s)\n"
+    empty = "s=time.monotonic(); subprocess.run(['busctl','--version'],check=True,stdout=subprocess.DEVNULL); print(sorted(t)[2]-(time.monotonic()-s))\n"
+    return float(worker.machine.run(["python3", "-c", script + empty]).stdout)
+
+
+def applies(worker: Worker, storage: str) -> Iterator[Figure]:
+    """Measure the three OSC changes, with one bare reload beside them."""
+    reload = reload_seconds(worker)
+    yield Figure(f"bare daemon-reload ({storage})", reload, "s")
+    few = apply_seconds(worker, files=3, units=2)
+    yield Figure(f"3 files and 2 units ({storage})", few, "s", "0.17 s", reload + 0.05, "one reload + 0.05 s")
+    yield Figure(f"200 files and 2 units ({storage})", apply_seconds(worker, files=200, units=2), "s", "1.88 s", 0.40)
+    yield Figure(f"50 files and 20 units ({storage})", apply_seconds(worker, files=50, units=20), "s", "0.58 s", 0.45)
+    worker.apply(worker.base, timeout=120)
+
+
+def start_seconds(worker: Worker) -> float:
+    """Return the median time from the start of the process until the Lease is renewed."""
+    times = []
+    for _ in range(REPETITIONS):
+        worker.machine.systemctl("stop", AGENT_UNIT)
+        before = _renew_time(worker)
+        started = dt.datetime.now(dt.UTC)
+        worker.machine.systemctl("start", AGENT_UNIT)
+        wait_for(
+            lambda before=before: _renew_time(worker) != before, timeout=30, what="renewal", interval=_POLL_SECONDS
+        )  # type: ignore[misc]
+        times.append((dt.datetime.fromisoformat(_renew_time(worker)) - started).total_seconds())
+    return statistics.median(times)
+
+
+def _renew_time(worker: Worker) -> str:
+    lease = worker.lease()
+    return "" if lease is None else str(lease["spec"]["renewTime"])
+
+
+def memory(worker: Worker) -> tuple[float, float]:
+    """Return resident and anonymous memory of the agent in MB, all of its processes together."""
+    main = worker.machine.main_pid(AGENT_UNIT)
+    children = Path(f"/proc/{main}/task/{main}/children").read_text().split()
+    resident = anonymous = 0.0
+    for pid in [str(main), *children]:
+        fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+        resident += int(fields["VmRSS"].split()[0]) * 1024 / 1e6
+        anonymous += int(fields["RssAnon"].split()[0]) * 1024 / 1e6
+    return resident, anonymous
+
+
+def idle(worker: Worker) -> Iterator[Figure]:
+    """Measure an agent with nothing to do."""
+    lines = len(worker.machine.journal(AGENT_UNIT).splitlines())
+    started = dt.datetime.now(dt.UTC)
+    end = time.monotonic() + _IDLE_SECONDS
+    wait_for(lambda: time.monotonic() > end, timeout=_IDLE_SECONDS + 10, what="a minute", interval=0.5)
+    requests = [request for request in worker.lab.requests() if request.machine == worker.machine.name]
+    sent = [
+        request
+        for request in requests
+        if request.received > started and request.stage == "ResponseComplete" and request.verb != "watch"
+    ]
+    opened = [request for request in requests if request.verb == "watch" and request.stage == "ResponseStarted"]
+    closed = [request for request in requests if request.verb == "watch" and request.stage == "ResponseComplete"]
+    watches = len({request.received for request in opened} - {request.received for request in closed})
+    # Two watches of 5 to 10 minutes each are renewed once in 7.5 minutes on average.
+    renewals = watches * 60 / 450
+    yield Figure("open watches, idle", watches, "", "5", 2)
+    yield Figure(
+        "requests per minute, idle", len(sent) * 60 / _IDLE_SECONDS + renewals, "", "7", 6.5, "watch renewals included"
+    )
+    yield Figure(
+        "lines on stderr per idle minute", len(worker.machine.journal(AGENT_UNIT).splitlines()) - lines, "", "0", 0
+    )
+
+
+def join_seconds(lab: Lab, name: str, agent: str) -> float:
+    """Return the time from the start of `bootstrap` until the Node is annotated."""
+    with lab.removed_after(lab.add_machine(name)) as machine:
+        worker = Worker.prepare(lab, machine, lab.agent(agent))
+        checksum = worker.publish(worker.base)
+        started = time.monotonic()
+        run_bootstrap(machine)
+        worker.wait_applied(checksum, timeout=120)
+        return time.monotonic() - started
