@@ -111,6 +111,22 @@ async def test_handlers_see_each_change(api: FakeApi, cache: Cache) -> None:
     assert seen == [(None, "2"), ("2", "3"), ("4", None)]
 
 
+async def test_known_version_is_no_change(api: FakeApi, cache: Cache) -> None:
+    """An event that brings what is known already tells nobody."""
+    put(api, "a")
+    informer = cache.informer(NODES)
+    seen: list[str] = []
+    async with running(cache.run):
+        await informer.wait_synced()
+        await settle()
+        informer.add_handler(lambda old, _new: seen.append("change" if old else "known"))
+        stored = api.read(NODES, "a")
+        assert stored is not None
+        api.streams[0].send("MODIFIED", stored)
+        await settle()
+    assert seen == ["known"]
+
+
 async def test_broken_handler_harms_nobody_else(api: FakeApi, cache: Cache) -> None:
     """Contract 9 W5: an exception in one controller's handler must not stop the cache; it is logged."""
     informer = cache.informer(NODES)
