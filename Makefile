@@ -58,6 +58,7 @@ unit: $(VENV)/.ready ## unit tests only: no network, no root, seconds
 
 .PHONY: test
 test: $(VENV)/.ready binary ## every level: unit, integration, machines, the demo's scenario, faults
+	@$(RUN) -m tests.lab prepare
 	$(RUN) -m pytest -m "not bench" --cov=agents --cov=osc --cov=systemd --cov-branch --cov-report=term:skip-covered --cov-fail-under=95 $(ARGS)
 
 .PHONY: bench

@@ -4,6 +4,8 @@ Source: gardener cmd/gardener-node-agent/app/app.go (contract 1.4); architecture
 """
 
 import asyncio
+import os
+import threading
 from datetime import datetime
 from pathlib import Path
 from random import Random, SystemRandom
@@ -16,7 +18,7 @@ from agents.runtime.cache import Cache, Informer
 from agents.runtime.cluster import Cluster
 from agents.runtime.controller import Environment
 from agents.runtime.health import Checks, InformerSync
-from agents.runtime.manager import Manager
+from agents.runtime.manager import STOP_DEADLINE, Manager
 from agents.runtime.metrics import Metrics
 from agents.runtime.server import health_server, metrics_server
 from agents.runtime.source import ChannelSource
@@ -108,6 +110,7 @@ class _Process:
             return await self._manager.run()
         finally:
             self._notifier.stopping()
+            _end_soon()
             await self._credentials.close()
             await self._units.close()
 
@@ -263,6 +266,13 @@ class _Process:
         if self._cluster is None:  # pragma: no cover - the order of the start-up steps
             raise RuntimeError("not connected yet")
         return self._cluster
+
+
+def _end_soon() -> None:
+    """End the process even if a thread hangs: the interpreter would wait for it without a limit."""
+    timer = threading.Timer(STOP_DEADLINE.total_seconds(), os._exit, args=(1,))
+    timer.daemon = True
+    timer.start()
 
 
 class _ShootCluster:

@@ -31,7 +31,8 @@ tests' docstrings; `make lint` fails when it is out of date.
 
 def claims() -> Iterator[tuple[str, str, str]]:
     """Yield section, requirement and test of each claim in a docstring."""
-    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+    # Claims that are checked against the fake and against the real thing stand in tests/support, once for both.
+    for path in sorted([*(ROOT / "tests").rglob("test_*.py"), *(ROOT / "tests/support").glob("*_behaviour.py")]):
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 continue

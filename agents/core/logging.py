@@ -62,6 +62,7 @@ def configure(level: Level, output: Format, *, stream: TextIO | None = None) -> 
             structlog.stdlib.add_logger_name,
             _explain_error,
             structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
+            structlog.processors.format_exc_info,
             structlog.processors.EventRenamer("msg"),
             structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
         ],

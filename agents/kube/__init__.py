@@ -2,3 +2,7 @@
 
 The only room that imports kubernetes_asyncio.
 """
+
+from agents.kube.lean import import_aiohttp
+
+import_aiohttp()

@@ -13,8 +13,8 @@ from agents.core import files
 from osc.codec import InvalidContent, decode_file_content
 from osc.merge import Effective
 from osc.types import File, Inline, Unit
+from systemd.units import drop_in_path, find_fragment
 
-UNIT_DIRECTORIES = ("etc/systemd/system", "usr/lib/systemd/system", "lib/systemd/system")
 _ENCODINGS = {"": "", "plain": "", "b64": "b64", "base64": "b64"}
 
 
@@ -71,9 +71,8 @@ def _inspect_file(file: File, inline: Inline, root: Path) -> Iterator[Finding]:
 
 
 def _inspect_unit(unit: Unit, loaded_units: Collection[str] | None, root: Path) -> Iterator[Finding]:
-    content = next(
-        (found for folder in UNIT_DIRECTORIES if (found := _read(root / folder / unit.name)) is not None), None
-    )
+    fragment = find_fragment(unit.name, root=root)
+    content = _read(fragment) if fragment is not None else None
     if content is None:
         yield Finding(
             "UnitFileMissing", f"unit file of {unit.name} is missing", unit=unit.name if unit.content else None
@@ -82,7 +81,7 @@ def _inspect_unit(unit: Unit, loaded_units: Collection[str] | None, root: Path) 
     if unit.content is not None and content != unit.content.encode():
         yield Finding("UnitMismatch", f"unit file of {unit.name} differs", unit=unit.name)
     for drop_in in unit.drop_ins:
-        found = _read(root / UNIT_DIRECTORIES[0] / f"{unit.name}.d" / drop_in.name)
+        found = _read(drop_in_path(unit.name, drop_in.name, root=root))
         if found is None:
             yield Finding("DropInMissing", f"drop-in {drop_in.name} of {unit.name} is missing", unit=unit.name)
         elif found != drop_in.content.encode():

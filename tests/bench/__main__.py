@@ -9,6 +9,7 @@ from tests.bench import measure
 from tests.bench.figures import Figure, render, save
 from tests.lab.cluster import Lab
 from tests.lab.errors import LabError
+from tests.lab.machine import Storage
 from tests.lab.progress import to_stderr
 from tests.support.worker import Worker
 
@@ -18,9 +19,10 @@ OUTPUT = Path(__file__).resolve().parents[2] / "build/bench.json"
 def run(lab: Lab) -> list[Figure]:
     """Measure everything; about five minutes."""
     figures: list[Figure] = []
-    for storage in ("tmpfs", "ext4"):
+    storages: tuple[Storage, ...] = ("tmpfs", "ext4")
+    for storage in storages:
         to_stderr(f"OSC changes, state on {storage} ...")
-        with lab.removed_after(lab.add_machine(f"bench-{storage}", storage=storage)) as machine:  # type: ignore[arg-type]
+        with lab.removed_after(lab.add_machine(f"bench-{storage}", storage=storage)) as machine:
             figures += measure.applies(Worker.join(lab, machine, lab.agent("binary")), storage)
     to_stderr("process start, memory, idle minute: from the source tree ...")
     with lab.removed_after(lab.add_machine("bench-source")) as machine:

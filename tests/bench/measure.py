@@ -35,12 +35,10 @@ def apply_seconds(worker: Worker, *, files: int, units: int) -> float:
     worker.apply(osc(worker.base, files=files, units=units, version=0), timeout=120)
     times = []
     for version in range(1, REPETITIONS + 1):
-        changed = osc(worker.base, files=files, units=units, version=version)
+        data = osc(worker.base, files=files, units=units, version=version).data()
         started = time.monotonic()
-        checksum = worker.publish(changed)
-        wait_for(
-            lambda checksum=checksum: worker.applied() == checksum, timeout=60, what="checksum", interval=_POLL_SECONDS
-        )  # type: ignore[misc]
+        checksum = worker.publish_bytes(data)
+        _wait_checksum(worker, checksum)
         times.append(time.monotonic() - started)
     return statistics.median(times)
 
@@ -71,11 +69,17 @@ def start_seconds(worker: Worker) -> float:
         before = _renew_time(worker)
         started = dt.datetime.now(dt.UTC)
         worker.machine.systemctl("start", AGENT_UNIT)
-        wait_for(
-            lambda before=before: _renew_time(worker) != before, timeout=30, what="renewal", interval=_POLL_SECONDS
-        )  # type: ignore[misc]
+        _wait_renewal(worker, before)
         times.append((dt.datetime.fromisoformat(_renew_time(worker)) - started).total_seconds())
     return statistics.median(times)
+
+
+def _wait_checksum(worker: Worker, checksum: str) -> None:
+    wait_for(lambda: worker.applied() == checksum, timeout=60, what="checksum", interval=_POLL_SECONDS)
+
+
+def _wait_renewal(worker: Worker, before: str) -> None:
+    wait_for(lambda: _renew_time(worker) != before, timeout=30, what="renewal", interval=_POLL_SECONDS)
 
 
 def _renew_time(worker: Worker) -> str:

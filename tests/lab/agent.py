@@ -29,7 +29,7 @@ _NOT_NEEDED = shutil.ignore_patterns(
 )
 _DEVELOPMENT_ONLY = shutil.ignore_patterns(
     "mypy*", "ruff*", "PyInstaller*", "pyinstaller*", "_pyinstaller*", "pytest*", "_pytest*", "hypothesis*", "uv*", "pip*",
-    "setuptools*", "coverage*", "importlinter*", "import_linter*", "grimp*", "ast_serialize*", "*.dist-info",
+    "rich*", "pygments*", "markdown_it*", "mdurl*", "setuptools*", "coverage*", "importlinter*", "import_linter*", "grimp*", "ast_serialize*", "*.dist-info",
 )  # fmt: skip
 _WRAPPER = f"""\
 #!/bin/sh

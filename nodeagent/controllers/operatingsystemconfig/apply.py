@@ -11,7 +11,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import ClassVar
 
-from agents.core import files as core_files
 from agents.core.errors import AgentError
 from agents.core.logging import get_logger
 from agents.core.threads import run_to_end
@@ -31,8 +30,8 @@ from osc.plan import (
     WriteFile,
     WriteUnit,
 )
-from osc.types import Unit
-from systemd.manager import JobOutcome, UnitManager
+from systemd.manager import UnitManager
+from systemd.unitfiles import UnitFiles
 
 log = get_logger(__name__)
 
@@ -71,6 +70,7 @@ class Applier:
         self._journal = journal
         self._file_removed = file_removed
         self._root = root
+        self._unit_files = UnitFiles(root=root)
         self._journal_lock = asyncio.Lock()
 
     async def apply(self, plan: Plan, contents: Mapping[str, bytes | AgentError]) -> Outcome:
@@ -104,7 +104,7 @@ class Applier:
         """Write unit files and drop-ins of all, then enable or disable those that were written."""
         writing = [step for step in steps if isinstance(step, WriteUnit)]
         self._jobs.forget(step.name for step in writing)
-        await self._write(writing, [write for step in writing for write in units.writes(step, self._root)], run)
+        await self._write(writing, [write for step in writing for write in units.writes(step, self._unit_files)], run)
         enable = [step for step in steps if isinstance(step, EnableUnit) and not run.is_blocked(step)]
         for step in enable:
             if not step.explicit:
@@ -137,7 +137,7 @@ class Applier:
             if step.id in run.failed:
                 continue
             try:
-                if isinstance(step, WriteUnit) and units.remove_leftovers(step, self._root):
+                if isinstance(step, WriteUnit) and units.remove_leftovers(step, self._unit_files):
                     run.changed.add(step.id)
                     self._note_own_change(run)
                 done.append(step)
@@ -170,22 +170,23 @@ class Applier:
         for step in steps:
             if isinstance(step, RemoveUnit):
                 try:
-                    await self._remove_unit(step)
-                    await self._done([step])
+                    if await self._remove_unit(step):
+                        await self._done([step])
+                    else:
+                        run.unfinished[step.id] = step
                 except AgentError as error:
                     run.fail(step, error)
 
-    async def _remove_unit(self, step: RemoveUnit) -> None:
-        path = self._at(Unit(name=step.name).path)
-        self._jobs.forget([step.name])
-        if step.created and await asyncio.to_thread(path.exists):
+    async def _remove_unit(self, step: RemoveUnit) -> bool:
+        """Stop a unit that was ours and remove what we brought; False while it is still stopping."""
+        ours = step.created and await asyncio.to_thread(self._unit_files.exists, step.name)
+        if ours:
             await self._units.disable([step.name])
-            report = await self._units.stop(step.name)
-            if report.outcome not in (JobOutcome.DONE, JobOutcome.PENDING):
-                raise units.UnitFailed("unit not stopped", unit=step.name, result=report.outcome.value)
-            await asyncio.to_thread(core_files.remove, path)
+            if not await self._jobs.stop(step.name):
+                return False
+        if await run_to_end(self._unit_files.remove, step.name, unit_file=ours, drop_ins=step.drop_ins):
             log.info("Unit removed", unit=step.name)
-        await asyncio.to_thread(units.remove_leftovers, step, self._root)
+        return True
 
     async def _reload(self, steps: Sequence[Step], run: "_Run") -> None:
         for step in steps:

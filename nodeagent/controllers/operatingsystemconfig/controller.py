@@ -13,6 +13,7 @@ from agents.core import files as core_files
 from agents.core.clock import Clock
 from agents.core.errors import AgentError, RetriableError
 from agents.core.logging import get_logger
+from agents.core.memory import release_memory
 from agents.core.shutdown import Shutdown
 from agents.core.threads import run_to_end
 from agents.kube.client import Client
@@ -32,8 +33,9 @@ from nodeagent.host.consistency import Finding, inspect
 from nodeagent.host.node_identity import NodeIdentity
 from nodeagent.paths import Paths
 from nodeagent.status import StatusBoard
+from osc import codec
 from osc.codec import dump_state
-from osc.diff import Changes, Dirty, add_dirty, changed_secrets, diff
+from osc.diff import Changes, Dirty, Touched, add_dirty, changed_secrets, diff
 from osc.errors import InvalidOSC
 from osc.journal import Journal
 from osc.merge import Effective, effective
@@ -187,9 +189,10 @@ class OperatingSystemConfigReconciler:
         loaded = await asyncio.to_thread(journal.load)
         last = await asyncio.to_thread(journal.load_last_applied)
         old = effective(last.decoded.config, hostname=self._with.identity.hostname) if last.decoded else None
-        dirty = self._dirty
+        dirty, touched = self._dirty, loaded.pending.touched if loaded.pending else Touched()
         if loaded.compare_with_disk or last.torn:
             dirty = await asyncio.to_thread(_compare_with_disk, desired.effective, dirty)
+            touched |= await asyncio.to_thread(self._touched_by_desired)
         before = loaded.pending.secret_digests if loaded.pending else {}
         contents = await self._contents.resolve(desired.effective.files)
         now = _secret_digests(desired.effective, contents)
@@ -200,14 +203,24 @@ class OperatingSystemConfigReconciler:
             if not changes and last.decoded is not None and last.decoded.document == desired.decoded.document:
                 return None
         else:
-            touched = loaded.pending.touched if loaded.pending else None
             changes = diff(desired.effective, old=old, touched=touched, dirty=dirty)
-        await run_to_end(journal.begin, desired.checksum, changes, secret_digests={**before, **now})
+        await run_to_end(journal.begin, desired.checksum, changes, touched=touched, secret_digests={**before, **now})
         document = dump_state(desired.decoded.document)
         await run_to_end(core_files.write_atomic, self._with.paths.desired, document, mode=_STATE_MODE)
         self._dirty = Dirty()
         self._say(desired, changes, resumed=resumed)
         return contents, changes
+
+    def _touched_by_desired(self) -> Touched:
+        """Return what the OSC that was asked for last may have touched, for when the journal that knew is lost."""
+        try:
+            content = core_files.read_optional(self._with.paths.desired)
+            if content is None:
+                return Touched()
+            return Touched.of(effective(codec.decode(content).config, hostname=self._with.identity.hostname))
+        except AgentError as error:
+            log.error("Desired operating system config unreadable", error=error)
+            return Touched()
 
     def _say(self, desired: Desired, changes: Changes, *, resumed: bool) -> None:
         if self._stated == desired.checksum and not changes:
@@ -251,6 +264,7 @@ class OperatingSystemConfigReconciler:
         )
         log.info("Operating system config applied", checksum=desired.checksum[:12], node=node.metadata.name)
         await self._with.status.phase("applied")
+        await asyncio.to_thread(release_memory)
         return Result(requeue_after=self._next_look())
 
     def _next_look(self) -> timedelta:

@@ -5,23 +5,21 @@ that is still activating it is taken as done, with a warning, and the unit stays
 cannot hold back a fleet, and a unit that fails after 12 s is not called applied (contract 6.7, W26).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 
-from agents.core import files
 from agents.core.clock import Clock
 from agents.core.errors import AgentError, RetriableError
 from agents.core.logging import get_logger
 from nodeagent.controllers.operatingsystemconfig.files import Write
-from osc.plan import RemoveUnit, RunUnitCommand, WriteUnit
-from osc.types import Unit
+from osc.diff import CommandName
+from osc.plan import RunUnitCommand, WriteUnit
 from systemd.manager import JobOutcome, JobReport, UnitManager
+from systemd.unitfiles import FILE_MODE, UnitFiles
 
 log = get_logger(__name__)
 
-UNIT_MODE = 0o600
 PATIENCE = timedelta(minutes=3)
 """How long a job of a unit that is still activating may take before it counts as done."""
 LOOK_AGAIN = timedelta(seconds=5)
@@ -36,39 +34,28 @@ class UnitFailed(RetriableError):
 
 @dataclass(slots=True)
 class _Job:
-    command: str
+    command: CommandName
     since: float
     report: JobReport
 
 
-def writes(step: WriteUnit, root: Path) -> Iterator[Write]:
-    """Yield the files of a unit: its unit file if it has content, and its drop-ins."""
+def writes(step: WriteUnit, unit_files: UnitFiles) -> list[Write]:
+    """Return the files of a unit: its unit file if it has content, and its drop-ins."""
     unit = step.unit
-    if unit.content is not None:
-        yield Write(step.id, root / unit.path.lstrip("/"), unit.content.encode(), UNIT_MODE)
-    for drop_in in unit.drop_ins:
-        yield Write(step.id, _drop_in(unit, drop_in.name, root), drop_in.content.encode(), UNIT_MODE)
+    contents = unit_files.contents(
+        unit.name,
+        content=None if unit.content is None else unit.content.encode(),
+        drop_ins={drop_in.name: drop_in.content.encode() for drop_in in unit.drop_ins},
+    )
+    return [Write(step.id, path, content, FILE_MODE) for path, content in contents.items()]
 
 
-def remove_leftovers(step: WriteUnit | RemoveUnit, root: Path) -> bool:
-    """Remove drop-ins that left the OSC, and their directory if nothing else is in it. Returns whether anything was there.
-
-    Drop-ins that somebody else placed stay (W37).
-    """
-    unit = Unit(name=step.name)
-    names = step.remove_drop_ins if isinstance(step, WriteUnit) else step.drop_ins
-    removed = [files.remove(_drop_in(unit, name, root)) for name in names]
-    if isinstance(step, WriteUnit) and step.remove_file:
-        removed.append(files.remove(root / unit.path.lstrip("/")))
-    if isinstance(step, RemoveUnit) or not step.unit.drop_ins:
-        files.remove_directory_if_empty(root / unit.drop_in_directory.lstrip("/"))
-    if any(removed):
+def remove_leftovers(step: WriteUnit, unit_files: UnitFiles) -> bool:
+    """Remove what left the OSC of a unit that stays. Returns whether anything was there. What others placed stays (W37)."""
+    removed = unit_files.remove(step.name, unit_file=step.remove_file, drop_ins=step.remove_drop_ins)
+    if removed:
         log.info("Drop-ins or unit file removed", unit=step.name)
-    return any(removed)
-
-
-def _drop_in(unit: Unit, name: str, root: Path) -> Path:
-    return root / unit.drop_in_directory.lstrip("/") / name
+    return removed
 
 
 class UnitJobs:
@@ -107,48 +94,52 @@ class UnitJobs:
             UnitFailed: the job ended badly.
             AgentError: systemd could not be asked.
         """
-        job = self._pending.get(step.name)
-        try:
-            if job is not None and job.command == step.command:
-                job.report = await self._units.look(job.report)
-                return self._judge(step, job)
-            if step.only_if_exists and not (await self._units.unit(step.name)).fragment_path:
-                return True
-            start = self._units.stop if step.command == "stop" else self._units.restart
-            job = _Job(step.command, self._clock.monotonic(), await start(step.name))
-            return self._judge(step, job)
-        except UnitFailed:
-            raise
-        except AgentError as error:
-            self._pending.pop(step.name, None)
-            self._notify(step.command, step.name, str(error))
-            raise
+        if step.only_if_exists and not (await self._units.unit(step.name)).fragment_path:
+            return True
+        return await self._run(step.name, step.command)
 
-    def _judge(self, step: RunUnitCommand, job: _Job) -> bool:
+    async def stop(self, name: str) -> bool:
+        """Stop a unit that leaves; as `run`."""
+        return await self._run(name, "stop")
+
+    async def _run(self, name: str, command: CommandName) -> bool:
+        job = self._pending.get(name)
+        try:
+            if job is not None and job.command == command:
+                job.report = await self._units.look(job.report)
+            else:
+                since = self._clock.monotonic()
+                start = self._units.stop if command == "stop" else self._units.restart
+                job = _Job(command, since, await start(name))
+        except AgentError as error:
+            self._pending.pop(name, None)
+            self._notify(command, name, str(error))
+            raise
+        return self._judge(name, job)
+
+    def _judge(self, name: str, job: _Job) -> bool:
         report = job.report
         if report.outcome is JobOutcome.PENDING:
-            return self._judge_pending(step, job)
-        self._pending.pop(step.name, None)
+            return self._judge_pending(name, job)
+        self._pending.pop(name, None)
         if report.outcome is JobOutcome.DONE:
-            log.info("Unit command done", unit=step.name, command=step.command)
-            self._notify(step.command, step.name, None)
+            log.info("Unit command done", unit=name, command=job.command)
+            self._notify(job.command, name, None)
             return True
         cause = f"{report.outcome.value}: {report.reason}" if report.reason else report.outcome.value
-        self._notify(step.command, step.name, cause)
-        raise UnitFailed("unit command failed", unit=step.name, command=step.command, result=cause)
+        self._notify(job.command, name, cause)
+        raise UnitFailed("unit command failed", unit=name, command=job.command, result=cause)
 
-    def _judge_pending(self, step: RunUnitCommand, job: _Job) -> bool:
+    def _judge_pending(self, name: str, job: _Job) -> bool:
         waited = self._clock.monotonic() - job.since
         if waited < PATIENCE.total_seconds():
-            self._pending[step.name] = job
-            log.debug("Unit command takes long", unit=step.name, command=step.command)
+            self._pending[name] = job
+            log.debug("Unit command takes long", unit=name, command=job.command)
             return False
-        self._pending.pop(step.name, None)
-        self._watched.add(step.name)
-        log.error("Unit still activating, taken as started", unit=step.name, durationSeconds=round(waited))
-        self._notify(
-            step.command, step.name, f"still not ended after {round(waited)} s ({job.report.reason}), taken as done"
-        )
+        self._pending.pop(name, None)
+        self._watched.add(name)
+        log.error("Unit job has not ended, taken as done", unit=name, durationSeconds=round(waited))
+        self._notify(job.command, name, f"still not ended after {round(waited)} s ({job.report.reason}), taken as done")
         return True
 
     async def look_at_watched(self) -> None:

@@ -19,52 +19,36 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def mode(path: Path) -> int:
-    """Return permission bits."""
-    return path.stat().st_mode & 0o7777
+def put(folder: Path, contents: dict[Path, bytes]) -> None:
+    """Write files, making their folders."""
+    for path, content in contents.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    assert folder.exists()
 
 
-def test_write_unit_and_drop_ins_with_their_modes(tmp_path: Path, folder: Path) -> None:
-    """Contract 6.6: unit file and drop-ins 0600, the directory 0755; what is as wanted is not written again."""
+def test_contents_name_unit_file_and_drop_ins(tmp_path: Path, folder: Path) -> None:
+    """Contract 6.6: unit file and drop-ins have their places below /etc/systemd/system; without content only drop-ins."""
     units = UnitFiles(root=tmp_path)
-    assert units.write(UNIT, content=b"u", drop_ins={"x": b"1", "y": b"2"})
-    assert (folder / UNIT).read_bytes() == b"u"
-    assert mode(folder / UNIT) == 0o600
-    assert mode(folder / f"{UNIT}.d") == 0o755
-    assert {path.name: (path.read_bytes(), mode(path)) for path in (folder / f"{UNIT}.d").iterdir()} == {
-        "x": (b"1", 0o600),
-        "y": (b"2", 0o600),
+    assert units.contents(UNIT, content=b"u", drop_ins={"x": b"1"}) == {
+        folder / UNIT: b"u",
+        folder / f"{UNIT}.d/x": b"1",
     }
-    assert not units.write(UNIT, content=b"u", drop_ins={"x": b"1", "y": b"2"})
-    (folder / UNIT).chmod(0o644)
-    assert units.write(UNIT, content=b"u", drop_ins={"x": b"1"})
-    assert mode(folder / UNIT) == 0o600
-    assert units.exists(UNIT)
-    assert units.drop_ins(UNIT) == {"x", "y"}
-
-
-def test_write_without_content_leaves_the_unit_file_alone(tmp_path: Path, folder: Path) -> None:
-    """Contract 6.6.1: no content: the unit file is not touched."""
-    (folder / UNIT).write_bytes(b"theirs")
-    assert UnitFiles(root=tmp_path).write(UNIT, content=None, drop_ins={"x": b"1"})
-    assert (folder / UNIT).read_bytes() == b"theirs"
+    assert units.contents(UNIT, content=None, drop_ins={}) == {}
 
 
 def test_only_named_drop_ins_are_removed(tmp_path: Path, folder: Path) -> None:
     """Contract 9 W37: drop-ins of administrators stay; an empty directory goes."""
     units = UnitFiles(root=tmp_path)
-    units.write(UNIT, content=b"u", drop_ins={"x": b"1", "y": b"2"})
-    (folder / f"{UNIT}.d/theirs").write_bytes(b"")
-    assert units.write(UNIT, content=b"u", drop_ins={"y": b"2"}, remove=["x", "y", "missing"])
-    assert units.drop_ins(UNIT) == {"y", "theirs"}
-    assert units.remove(UNIT, unit_file=True, drop_ins=["y"])
-    assert not units.exists(UNIT)
-    assert units.drop_ins(UNIT) == {"theirs"}
+    put(folder, units.contents(UNIT, content=b"u", drop_ins={"x": b"1", "theirs": b""}))
+    assert units.remove(UNIT, unit_file=False, drop_ins=["x", "missing"])
+    assert units.exists(UNIT)
+    assert [path.name for path in (folder / f"{UNIT}.d").iterdir()] == ["theirs"]
     (folder / f"{UNIT}.d/theirs").unlink()
-    assert units.remove(UNIT, unit_file=True, drop_ins=["y"])
+    assert units.remove(UNIT, unit_file=True, drop_ins=["x"])
+    assert not units.exists(UNIT)
     assert not (folder / f"{UNIT}.d").exists()
-    assert units.drop_ins(UNIT) == frozenset()
-    assert not units.remove(UNIT, unit_file=True, drop_ins=["y"])
+    assert not units.remove(UNIT, unit_file=True, drop_ins=["x"])
 
 
 def test_unit_file_of_others_stays(tmp_path: Path, folder: Path) -> None:
@@ -77,16 +61,16 @@ def test_unit_file_of_others_stays(tmp_path: Path, folder: Path) -> None:
 def test_bad_names_change_nothing(tmp_path: Path, folder: Path) -> None:
     """Contract 9 W7: a bad name is refused before anything is written or removed."""
     units = UnitFiles(root=tmp_path)
-    for bad in ({"drop_ins": {"../x": b""}}, {"drop_ins": {}, "remove": ["../x"]}):
-        with pytest.raises(InvalidUnit):
-            units.write(UNIT, content=b"u", **bad)
+    with pytest.raises(InvalidUnit):
+        units.contents(UNIT, content=b"u", drop_ins={"../x": b""})
+    (folder / UNIT).write_bytes(b"u")
     with pytest.raises(InvalidUnit):
         units.remove(UNIT, unit_file=True, drop_ins=[".."])
-    assert list(folder.iterdir()) == []
+    assert (folder / UNIT).exists()
 
 
 def test_directory_in_the_place_of_a_unit_file_is_an_error(tmp_path: Path, folder: Path) -> None:
     """Contract 6.5: a target that is not a regular file is an error that names it."""
     (folder / UNIT).mkdir()
     with pytest.raises(FileError, match=UNIT):
-        UnitFiles(root=tmp_path).write(UNIT, content=b"u", drop_ins={})
+        UnitFiles(root=tmp_path).remove(UNIT, unit_file=True, drop_ins=[])

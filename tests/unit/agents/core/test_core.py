@@ -1,10 +1,12 @@
 """Errors, clock and shutdown."""
 
 import asyncio
+import weakref
 from datetime import UTC, timedelta
 
 from agents.core.clock import SystemClock
 from agents.core.errors import AgentError, FatalError, RetriableError, TerminalError
+from agents.core.memory import release_memory
 from agents.core.shutdown import Shutdown
 
 
@@ -33,3 +35,18 @@ async def test_shutdown_keeps_the_first_reason() -> None:
         shutdown.request("certificate renewed")
         shutdown.request("hostname changed")
     assert waiter.result() == shutdown.requested == "certificate renewed"
+
+
+def test_memory_is_released_without_harm() -> None:
+    """Garbage with a cycle is collected; calling it again is fine."""
+
+    class Node:
+        other: object = None
+
+    node = Node()
+    node.other = node
+    gone = weakref.ref(node)
+    del node
+    release_memory()
+    release_memory()
+    assert gone() is None

@@ -61,3 +61,13 @@ def test_text_and_foreign_lines(stream: io.StringIO) -> None:
     assert "msg='Lease renewed'" in lines[0]
     assert "node='n'" in lines[0]
     assert "msg='trouble'" in lines[1]
+
+
+def test_a_traceback_is_a_field(stream: io.StringIO) -> None:
+    """With `exc_info` the line carries the traceback as text."""
+    agent_logging.configure("info", "json", stream=stream)
+    try:
+        raise ValueError("odd")
+    except ValueError as error:
+        agent_logging.get_logger("room").error("Reconcile failed", error=error, exc_info=error)
+    assert "Traceback (most recent call last)" in json.loads(stream.getvalue())["exception"]

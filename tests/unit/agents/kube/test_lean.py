@@ -98,3 +98,14 @@ def test_missing_library_is_fatal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path_importer_cache", {})
     with pytest.raises(FatalError, match="kubernetes_asyncio is not installed"):
         lean.load("ApiClient")
+
+
+def test_aiohttp_is_imported_without_the_systems_authorities() -> None:
+    """In a fresh process aiohttp's default context trusts nobody, and the ssl module is as before."""
+    script = (
+        "import agents.kube.transport, aiohttp.connector, ssl\n"
+        "assert aiohttp.connector._SSL_CONTEXT_VERIFIED.get_ca_certs() == []\n"
+        "assert aiohttp.connector._SSL_CONTEXT_VERIFIED.verify_mode is ssl.CERT_REQUIRED\n"
+        "assert ssl.create_default_context.__module__ == 'ssl'\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
