@@ -28,6 +28,7 @@ SERIES_SECONDS = 360.0
 """A repeat within this time is counted on the event before; client-go's."""
 
 _ATTEMPTS = 5
+_SETTLE_SECONDS = 0.1
 _FIRST_BACKOFF_SECONDS = 1.0
 _CLUSTER_SCOPED_NAMESPACE = "default"
 _MAX_NAME_LENGTH = 230
@@ -127,6 +128,8 @@ class EventRecorder:
             while not self._queue:
                 self._filled.clear()
                 await self._filled.wait()
+                # What an event is about comes first: without this pause the Node's patch waited behind the events of units.
+                await asyncio.sleep(_SETTLE_SECONDS)
             event, moment = self._queue.popleft()
             await self._deliver(event, moment)
 

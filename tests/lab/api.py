@@ -9,7 +9,8 @@ import json
 import ssl
 import time
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -66,23 +67,55 @@ class Api:
         self._context = ssl.create_default_context(cafile=str(credentials.ca))
         if credentials.certificate is not None and credentials.key is not None:
             self._context.load_cert_chain(credentials.certificate, credentials.key)
+        self._kept: http.client.HTTPSConnection | None = None
+
+    def _connect(self) -> http.client.HTTPSConnection:
+        return http.client.HTTPSConnection(self._host, self._port, timeout=self._timeout, context=self._context)
+
+    @contextmanager
+    def one_connection(self) -> Iterator[None]:
+        """Send all requests of a block over one connection, so that a measurement has no TLS handshakes in it."""
+        self._kept = self._connect()
+        try:
+            self._kept.connect()
+            yield
+        finally:
+            self._kept.close()
+            self._kept = None
+
+    @contextmanager
+    def watch(self, path: str, **query: str) -> Iterator[Iterator[Object]]:
+        """Open a watch on a collection; yields an iterator of events as the server sends them."""
+        connection = self._connect()
+        try:
+            suffix = urllib.parse.urlencode({"watch": "true", **query})
+            connection.request("GET", f"{path}?{suffix}", headers=self._headers())
+            response = connection.getresponse()
+            yield (json.loads(line) for line in iter(response.readline, b""))
+        finally:
+            connection.close()
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"Accept": "application/json", "User-Agent": "gardener-lab"}
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        return headers
 
     def raw(
         self, method: str, path: str, *, body: bytes | None = None, content_type: str = "application/json"
     ) -> tuple[int, bytes]:
         """Send one request; returns status and body whatever the status is."""
-        connection = http.client.HTTPSConnection(self._host, self._port, timeout=self._timeout, context=self._context)
-        headers = {"Accept": "application/json", "User-Agent": "gardener-lab"}
+        connection = self._kept or self._connect()
+        headers = self._headers()
         if body is not None:
             headers["Content-Type"] = content_type
-        if self._token:
-            headers["Authorization"] = f"Bearer {self._token}"
         try:
             connection.request(method, path, body=body, headers=headers)
             response = connection.getresponse()
             return response.status, response.read()
         finally:
-            connection.close()
+            if connection is not self._kept:
+                connection.close()
 
     def request(
         self, method: str, path: str, body: Object | None = None, *, content_type: str = "application/json"

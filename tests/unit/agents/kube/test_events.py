@@ -11,7 +11,7 @@ from agents.kube.events import EventRecorder, ObjectReference, cut
 from agents.kube.models import CORE_EVENTS, EVENTS
 from tests.support.clock import FakeClock
 from tests.support.fake_api import FakeApi
-from tests.support.tasks import running, settle
+from tests.support.tasks import running
 
 NODE = ObjectReference(kind="Node", name="worker-1", uid="u-1")
 
@@ -39,7 +39,7 @@ async def test_event_document(api: FakeApi, recorder: EventRecorder) -> None:
     """Contract 6.8: an events.k8s.io/v1 event about the Node must be created in namespace `default`."""
     async with running(recorder.run):
         tell(recorder)
-        await settle()
+        await asyncio.sleep(1)
     [event] = api.stored(EVENTS)
     metadata = event.pop("metadata")
     assert metadata["namespace"] == "default"
@@ -89,7 +89,7 @@ async def test_repeats_are_counted_on_one_event(api: FakeApi, recorder: EventRec
             tell(recorder)
             await asyncio.sleep(60)
         tell(recorder, note="another")
-        await settle()
+        await asyncio.sleep(1)
     first, second = api.stored(EVENTS)
     assert first["series"] == {"count": 3, "lastObservedTime": "2026-01-01T00:02:00.000000Z"}
     assert "series" not in second
@@ -102,7 +102,7 @@ async def test_late_repeat_is_a_new_event(api: FakeApi, recorder: EventRecorder)
         tell(recorder)
         await asyncio.sleep(361)
         tell(recorder)
-        await settle()
+        await asyncio.sleep(1)
     assert len(api.stored(EVENTS)) == 2
 
 
@@ -110,10 +110,10 @@ async def test_expired_event_is_created_again(api: FakeApi, recorder: EventRecor
     """If the server has dropped the event of a series, the repeat creates a new one."""
     async with running(recorder.run):
         tell(recorder)
-        await settle()
+        await asyncio.sleep(1)
         api.remove(EVENTS, api.stored(EVENTS)[0]["metadata"]["name"], "default")
         tell(recorder)
-        await settle()
+        await asyncio.sleep(1)
     assert len(api.stored(EVENTS)) == 1
 
 
@@ -121,7 +121,7 @@ async def test_percent_signs_are_text(api: FakeApi, recorder: EventRecorder) -> 
     """Contract 9 W27: a note must be plain text, never a format string."""
     async with running(recorder.run):
         tell(recorder, note="failed at 100%s {unit} %d")
-        await settle()
+        await asyncio.sleep(1)
     assert api.stored(EVENTS)[0]["note"] == "failed at 100%s {unit} %d"
 
 
@@ -157,7 +157,7 @@ async def test_delivery_is_given_up(api: FakeApi, recorder: EventRecorder, error
         assert (len(api.calls), recorder.dropped) == (attempts, 1)
         api.heal()
         tell(recorder)
-        await settle()
+        await asyncio.sleep(1)
     assert len(api.stored(EVENTS)) == 1
 
 
@@ -167,7 +167,7 @@ async def test_queue_is_bounded(api: FakeApi, recorder: EventRecorder) -> None:
         tell(recorder, note=str(number))
     assert recorder.dropped == 3
     async with running(recorder.run):
-        await settle()
+        await asyncio.sleep(1)
     assert [event["note"] for event in api.stored(EVENTS)] == ["0", "1", "2", "3", "4"]
 
 
@@ -177,7 +177,7 @@ async def test_long_names_are_cut(api: FakeApi, recorder: EventRecorder) -> None
     async with running(recorder.run):
         for note in ("a", "b"):
             recorder.event(long, event_type="Normal", reason="R", action="A", note=note, controller="c" * 200)
-        await settle()
+        await asyncio.sleep(1)
     first, second = api.stored(EVENTS)
     assert first["metadata"]["name"] != second["metadata"]["name"]
     assert len(first["metadata"]["name"]) <= 253
