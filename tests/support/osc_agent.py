@@ -1,0 +1,230 @@
+"""The OSC controller with everything below it, on an API server in memory and a systemd in this process, below a folder."""
+
+import asyncio
+import json
+from base64 import b64encode
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from hashlib import sha256
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from agents.core.shutdown import Shutdown
+from agents.kube.client import Client
+from agents.kube.events import EventRecorder
+from agents.kube.models import EVENTS, NODES, SECRETS
+from agents.runtime.cache import Cache
+from agents.runtime.cluster import Cluster
+from agents.runtime.controller import Controller, Environment
+from agents.runtime.metrics import Metrics
+from agents.runtime.reconcile import Request, Result
+from nodeagent.controllers.operatingsystemconfig import build
+from nodeagent.controllers.operatingsystemconfig.apply import Applier
+from nodeagent.controllers.operatingsystemconfig.controller import (
+    Dependencies,
+    OperatingSystemConfigReconciler,
+    reference,
+)
+from nodeagent.controllers.operatingsystemconfig.units import UnitJobs
+from nodeagent.host.node_identity import NodeIdentity, hostname_selector
+from nodeagent.paths import Paths
+from nodeagent.status import StatusBoard
+from osc.journal import Journal
+from systemd.manager import SystemdUnitManager
+from tests.support.clock import FakeClock
+from tests.support.fake_api import FakeApi
+from tests.support.fake_systemd import FakeSystemd
+from tests.support.tasks import running
+
+HOSTNAME = "worker-1"
+SECRET = "gardener-node-agent-pool"
+KEY = Request("kube-system", SECRET)
+APPLIED = "checksum/cloud-config-data"
+SLEEP = "[Service]\nExecStart=/bin/sleep infinity\n[Install]\nWantedBy=multi-user.target\n"
+
+
+def inline(path: str, data: str, mode: int | None = None) -> dict[str, Any]:
+    """Return a file entry of an OSC."""
+    permissions = {} if mode is None else {"permissions": mode}
+    return {"path": path, **permissions, "content": {"inline": {"encoding": "", "data": data}}}
+
+
+def from_secret(path: str, name: str, key: str = "key") -> dict[str, Any]:
+    """Return a file entry whose content is in a Secret."""
+    return {"path": path, "content": {"secretRef": {"name": name, "dataKey": key}}}
+
+
+def b64(text: str) -> str:
+    """Return a value of a Secret's data."""
+    return b64encode(text.encode()).decode()
+
+
+class OscAgent:
+    """One node: its disk below `root`, its systemd, its API server, and the controller."""
+
+    def __init__(self, root: Path, host: FakeSystemd) -> None:
+        self.root, self.host, self.clock, self.api = root, host, FakeClock(), FakeApi()
+        self.paths = Paths(root=root)
+        self.client = Client(transport=self.api, rng=Random(1))
+        self.cache = Cache(client=self.client, clock=self.clock, rng=Random(1))
+        self.secrets = self.cache.informer(SECRETS, namespace="kube-system", field_selector=f"metadata.name={SECRET}")
+        self.nodes = self.cache.informer(NODES, label_selector=hostname_selector(HOSTNAME).label)
+        self.recorder = EventRecorder(client=self.client, instance=HOSTNAME, clock=self.clock)
+        self.units = SystemdUnitManager(address=host.address)
+        self.shutdown = Shutdown()
+        self.removed: list[str] = []
+        self.start_process()
+
+    def start_process(self) -> None:
+        """Forget all that only a process knows, as a restart does."""
+        self.shutdown = Shutdown()
+        self.identity = NodeIdentity(hostname=HOSTNAME, nodes=self.nodes)
+        self.journal = Journal(
+            pending_path=self.paths.pending_changes, last_applied_path=self.paths.last_applied, clock=self.clock
+        )
+        self.jobs = UnitJobs(units=self.units, clock=self.clock, notify=self._notify)
+        self.applier = Applier(
+            unit_manager=self.units,
+            jobs=self.jobs,
+            journal=self.journal,
+            file_removed=self.removed.append,
+            root=self.root,
+        )
+        self.status = StatusBoard(path=self.paths.status, clock=self.clock, version="v1.150.0")
+        self.reconciler = OperatingSystemConfigReconciler(
+            Dependencies(
+                secrets=self.secrets,
+                identity=self.identity,
+                client=self.client,
+                recorder=self.recorder,
+                journal=self.journal,
+                applier=self.applier,
+                jobs=self.jobs,
+                status=self.status,
+                shutdown=self.shutdown,
+                clock=self.clock,
+                paths=self.paths,
+                sync_period=timedelta(minutes=10),
+                kubernetes_version="1.34.4",
+            )
+        )
+
+    def _notify(self, operation: str, unit: str, error: str | None) -> None:
+        if (node := self.identity.node) is not None:
+            self.recorder.event(
+                reference(node),
+                event_type="Warning" if error else "Normal",
+                reason=f"SystemDUnit{operation.capitalize()}",
+                action=operation,
+                note=f"processed {operation} of unit {unit}" + (f" failed with error {error}" if error else ""),
+                controller="operatingsystemconfig",
+            )
+
+    # What the world does.
+
+    def publish(
+        self,
+        *,
+        files: Sequence[Mapping[str, Any]] = (),
+        units: Sequence[Mapping[str, Any]] = (),
+        annotations: Mapping[str, str] | None = None,
+    ) -> str:
+        """Publish an OSC; returns the checksum of its bytes."""
+        spec = {"files": list(files), "units": list(units)}
+        document = {"apiVersion": "extensions.gardener.cloud/v1alpha1", "kind": "OperatingSystemConfig", "spec": spec}
+        return self.publish_bytes(json.dumps(document).encode(), annotations=annotations)
+
+    def publish_bytes(self, data: bytes, *, annotations: Mapping[str, str] | None = None) -> str:
+        """Publish bytes as the OSC; returns their checksum."""
+        checksum = sha256(data).hexdigest()
+        if annotations is None:
+            annotations = {"checksum/data-script": checksum}
+        self.put_secret(SECRET, "osc.yaml", data.decode(), annotations=annotations)
+        return checksum
+
+    def put_secret(self, name: str, key: str, text: str, annotations: Mapping[str, str] | None = None) -> None:
+        """Create or replace a Secret."""
+        metadata = {"name": name, "namespace": "kube-system", "annotations": dict(annotations or {})}
+        self.api.put(SECRETS, {"metadata": metadata, "data": {key: b64(text)}})
+
+    def register_node(self, **annotations: str) -> None:
+        """Do what the kubelet does."""
+        metadata = {"name": HOSTNAME, "labels": {"kubernetes.io/hostname": HOSTNAME}, "annotations": annotations}
+        self.api.put(NODES, {"metadata": metadata})
+
+    # What can be seen.
+
+    def node(self) -> dict[str, Any]:
+        """Return the Node."""
+        node = self.api.read(NODES, HOSTNAME)
+        assert node is not None
+        return node
+
+    def applied(self) -> str | None:
+        """Return the checksum on the Node."""
+        found = self.node()["metadata"].get("annotations", {}).get(APPLIED)
+        return None if found is None else str(found)
+
+    def read(self, path: str) -> str | None:
+        """Return a file of the machine."""
+        place = self.root / path.lstrip("/")
+        return place.read_text() if place.is_file() else None
+
+    def events(self, reason: str) -> list[dict[str, Any]]:
+        """Return events with a reason."""
+        return [event for event in self.api.stored(EVENTS) if event["reason"] == reason]
+
+    def status_document(self) -> dict[str, Any]:
+        """Return the status file."""
+        document: dict[str, Any] = json.loads(self.paths.status.read_text())
+        return document
+
+    def restart_reason(self) -> str | None:
+        """Return why the process wants to end, None if it does not."""
+        return self.shutdown.requested
+
+    def calls(self, member: str) -> int:
+        """Return how often a D-Bus method was called."""
+        return self.host.received.count(member)
+
+    # Running it.
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[None]:
+        """Keep caches and events going, without the controller."""
+        cluster = Cluster(name="shoot", client=self.client, cache=self.cache, recorder=self.recorder)
+        async with running(cluster.run):
+            for informer in self.cache:
+                await informer.wait_synced()
+            self.identity.start()
+            yield
+        await self.units.close()
+
+    @asynccontextmanager
+    async def controlling(self) -> AsyncIterator[None]:
+        """Run the controller as the process would."""
+        controller = build.new_controller(
+            reconciler=self.reconciler,
+            secrets=self.secrets,
+            nodes=self.nodes,
+            identity=self.identity,
+            secret_name=SECRET,
+        )
+        environment = Environment(clock=self.clock, rng=Random(1), metrics=Metrics())
+        self.cache.on_recovery(controller.retry_api_errors)
+        async with self.connected(), running(lambda: controller.run(environment)):
+            yield
+
+    async def reconcile(self) -> Result:
+        """Do one pass over the OSC as the cache has it after a moment."""
+        await asyncio.sleep(0.5)
+        return await self.reconciler.reconcile(KEY)
+
+
+async def run_controller(controller: Controller, seconds: float) -> None:
+    """Run any controller for some virtual seconds."""
+    environment = Environment(clock=FakeClock(), rng=Random(1), metrics=Metrics())
+    async with running(lambda: controller.run(environment)):
+        await asyncio.sleep(seconds)

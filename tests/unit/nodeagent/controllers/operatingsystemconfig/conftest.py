@@ -1,0 +1,31 @@
+"""One node per test: disk below a folder, systemd and API server in this process."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.fake_systemd import FakeSystemd
+from tests.support.osc_agent import OscAgent
+
+
+@pytest.fixture
+async def host(tmp_path: Path) -> AsyncIterator[FakeSystemd]:
+    """A bus with a systemd behind it."""
+    fake = FakeSystemd(tmp_path)
+    await fake.start()
+    yield fake
+    await fake.stop()
+
+
+@pytest.fixture
+async def agent(tmp_path: Path, host: FakeSystemd) -> OscAgent:
+    """The OSC controller on a machine without a Node."""
+    return OscAgent(tmp_path, host)
+
+
+@pytest.fixture
+async def node(agent: OscAgent) -> OscAgent:
+    """The same, with a registered Node."""
+    agent.register_node()
+    return agent
