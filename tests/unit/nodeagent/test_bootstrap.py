@@ -1,0 +1,137 @@
+"""`gardener-node-agent bootstrap`: the unit's bytes, the order of steps, and what is fatal."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from agents.kube.errors import Forbidden
+from nodeagent.bootstrap import BootstrapFailed, bootstrap
+from nodeagent.paths import Paths
+from systemd.errors import SystemdError
+from systemd.manager import SystemdUnitManager
+from tests.support.fake_systemd import FakeSystemd
+from tests.support.osc_agent import SLEEP
+
+OWN = "gardener-node-agent.service"
+LINES = [
+    "[Unit]",
+    "Description=Gardener Node Agent",
+    "After=network-online.target",
+    "",
+    "[Service]",
+    "LimitMEMLOCK=infinity",
+    "ExecStart=/opt/bin/gardener-node-agent --config-dir=/var/lib/gardener-node-agent",
+    "Restart=always",
+    "RestartSec=5",
+    "StandardOutput=journal+console",
+    "StandardError=journal",
+    "",
+    "[Install]",
+    "WantedBy=multi-user.target",
+]
+
+
+class Machine:
+    """A bare machine with a systemd."""
+
+    def __init__(self, root: Path, host: FakeSystemd) -> None:
+        self.paths, self.host = Paths(root=root), host
+        self.units = SystemdUnitManager(address=host.address)
+        self.asked = 0
+        self.answer: Exception | None = None
+        self.silent = False
+
+    async def get_version(self) -> object:
+        """Answer as the API server does."""
+        self.asked += 1
+        if self.silent:
+            await asyncio.Event().wait()
+        if self.answer is not None:
+            raise self.answer
+        return {"gitVersion": "v1.34.4"}
+
+    async def bootstrap(self) -> None:
+        """Run the command."""
+        await bootstrap(paths=self.paths, units=self.units, get_version=self.get_version)
+
+
+@pytest.fixture
+async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
+    """A machine whose init unit is enabled, as user data leaves it."""
+    host = FakeSystemd(tmp_path)
+    await host.start()
+    host.write_unit("gardener-node-init.service", SLEEP)
+    link = tmp_path / "etc/systemd/system/multi-user.target.wants/gardener-node-init.service"
+    link.parent.mkdir()
+    link.symlink_to("/etc/systemd/system/gardener-node-init.service")
+    found = Machine(tmp_path, host)
+    yield found
+    await found.units.close()
+    await host.stop()
+
+
+async def test_bootstrap_installs_enables_and_starts_the_unit(machine: Machine) -> None:
+    """Contract 8.2, 3: `tmp` is there, the unit is written 0644, enabled and running, the init unit is disabled and not stopped."""
+    await machine.bootstrap()
+    assert machine.paths.own_unit.stat().st_mode & 0o777 == 0o644
+    assert machine.host.is_enabled(OWN)
+    assert machine.host.units[OWN].active_state == "active"
+    assert not machine.host.is_enabled("gardener-node-init.service")
+    assert "StopUnit" not in machine.host.received
+    assert machine.paths.temporary.is_dir()
+    assert machine.asked == 1
+
+
+async def test_the_unit_is_the_interface_byte_for_byte(machine: Machine) -> None:
+    """Contract Appendix D: fourteen lines with one line feed each, the last without."""
+    await machine.bootstrap()
+    content = machine.paths.own_unit.read_bytes()
+    assert content == "\n".join(LINES).encode()
+
+
+async def test_scratch_directory_is_private(machine: Machine) -> None:
+    """Contract 9 W22: `tmp` is 0700, also where another node agent left it with mode 000."""
+    machine.paths.temporary.mkdir(parents=True, mode=0o000)
+    await machine.bootstrap()
+    assert machine.paths.temporary.stat().st_mode & 0o777 == 0o700
+
+
+async def test_bootstrap_can_be_repeated(machine: Machine) -> None:
+    """Contract 8.2: a second run changes nothing and harms nothing: the file is not even rewritten."""
+    await machine.bootstrap()
+    before = machine.paths.own_unit.stat().st_ino
+    await machine.bootstrap()
+    assert machine.paths.own_unit.stat().st_ino == before
+    assert machine.host.units[OWN].active_state == "active"
+
+
+@pytest.mark.parametrize("fault", ["403", "silence"])
+async def test_an_api_server_that_cannot_be_reached_is_only_a_warning(
+    machine: Machine, capsys: pytest.CaptureFixture[str], fault: str
+) -> None:
+    """Contract 8.2, 9 W25: the connectivity test ends after 10 s; its failure is printed to stdout and is not fatal."""
+    machine.answer = Forbidden("not allowed", status=403)
+    machine.silent = fault == "silence"
+    before = asyncio.get_running_loop().time()
+    await machine.bootstrap()
+    assert asyncio.get_running_loop().time() - before <= 10.5
+    assert "WARNING" in capsys.readouterr().out
+    assert machine.host.units[OWN].active_state == "active"
+
+
+async def test_a_unit_that_cannot_start_is_fatal_and_repeated(machine: Machine) -> None:
+    """Contract 8.2: an own unit that cannot be enabled ends the command with an error, so that systemd repeats it."""
+    machine.host.silent.add("EnableUnitFiles")
+    with pytest.raises((SystemdError, BootstrapFailed)):
+        await machine.bootstrap()
+    assert machine.asked == 0
+    assert machine.host.is_enabled("gardener-node-init.service")
+
+
+async def test_without_an_init_unit_bootstrap_succeeds(machine: Machine) -> None:
+    """Contract 8.2: a machine that was prepared differently has no init unit; that is no failure."""
+    (machine.paths.systemd / "gardener-node-init.service").unlink()
+    await machine.bootstrap()
+    assert machine.host.units[OWN].active_state == "active"
