@@ -14,6 +14,7 @@ from agents.core import files
 from agents.core.clock import Clock
 from agents.core.errors import AgentError
 from agents.core.logging import get_logger
+from agents.core.threads import run_to_end
 from agents.core.yamlio import dump_json
 
 log = get_logger(__name__)
@@ -47,6 +48,7 @@ class StatusBoard:
         self._heartbeat: datetime | None = None
         self._certificate_expires: datetime | None = None
         self._written = b""
+        self._writing = asyncio.Lock()
 
     async def phase(self, phase: str, *, checksum: str | None = None) -> None:
         """Say what is being done: `starting`, `applying`, `waitingForNode`, `applied` or `failing`."""
@@ -100,12 +102,13 @@ class StatusBoard:
         }
 
     async def _write(self) -> None:
-        content = dump_json(self.document())
-        if content == self._written:
-            return
-        try:
-            await asyncio.to_thread(files.write_atomic, self._path, content, mode=STATUS_MODE, sync=False)
-            self._written = content
-        except files.FileError as error:
-            # Operators lose sight, the node loses nothing: never a reason to stop working.
-            log.debug("Status not written", error=error)
+        async with self._writing:
+            content = dump_json(self.document())
+            if content == self._written:
+                return
+            try:
+                await run_to_end(files.write_atomic, self._path, content, mode=STATUS_MODE, sync=False)
+                self._written = content
+            except files.FileError as error:
+                # Operators lose sight, the node loses nothing: never a reason to stop working.
+                log.debug("Status not written", error=error)

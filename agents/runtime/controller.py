@@ -4,7 +4,7 @@
 | --- | --- |
 | `Result()` | forgotten until a source brings it again |
 | `Result(requeue_after=...)` | forgotten, and back after that time |
-| `RetriableError(after=...)` | back after that time; the failure still counts |
+| `RetriableError(after=...)` | back after that time, at most `max_backoff`; the failure still counts |
 | `RetriableError`, deadline exceeded, any unknown exception | back after its back-off |
 | `TerminalError` | forgotten: only new input is worth another attempt |
 | `FatalError` | the process ends |
@@ -170,6 +170,9 @@ class Controller:
     def _failed(self, request: Request, queue: WorkQueue[Request], error: Exception) -> None:
         attempt = queue.num_requeues(request) + 1
         after = error.after if isinstance(error, RetriableError) else None
+        if after is not None:
+            # A server that asks for five minutes must not let a heartbeat expire.
+            after = min(after, self._max_backoff)
         delay = queue.add_rate_limited(request, api_error=waits_for_api(error), after=after)
         known = isinstance(error, AgentError)
         log.error(

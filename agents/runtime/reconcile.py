@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
+from agents.core.errors import RetriableError, TerminalError
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Request:
@@ -34,3 +36,31 @@ class Reconciler(Protocol):
     async def reconcile(self, request: Request) -> Result:
         """Bring the object behind the key closer to its desired state."""
         ...
+
+
+class RefusedForNow(RetriableError):
+    """Something was refused for good, but the same key is worth another attempt later."""
+
+
+class Persistent:
+    """A reconciler whose keys nobody brings again: what is terminal elsewhere is tried again with the back-off.
+
+    A 422 from somebody's admission webhook must not end a heartbeat.
+
+    Args:
+        reconciler: does the work.
+        final: errors that stay terminal, because their new input is watched.
+    """
+
+    def __init__(self, reconciler: Reconciler, *, final: tuple[type[TerminalError], ...] = ()) -> None:
+        self._reconciler = reconciler
+        self._final = final
+
+    async def reconcile(self, request: Request) -> Result:
+        """Reconcile, and turn a terminal error into a retriable one."""
+        try:
+            return await self._reconciler.reconcile(request)
+        except self._final:
+            raise
+        except TerminalError as error:
+            raise RefusedForNow("refused, trying again", cause=str(error)) from error

@@ -14,7 +14,7 @@ from agents.core.shutdown import Shutdown
 from agents.kube.client import Client
 from agents.pki.certificate import parse_leaf, renewal_deadline
 from agents.runtime.controller import Controller
-from agents.runtime.reconcile import Request, Result
+from agents.runtime.reconcile import Persistent, Request, Result
 from agents.runtime.source import StartupSource
 from nodeagent.credentials import CredentialsManager
 
@@ -83,5 +83,7 @@ def new_controller(
         credentials=credentials, client=client, clock=clock, rng=rng, shutdown=shutdown, expires=expires
     )
     return Controller(
-        name="certificate", reconciler=reconciler, sources=[StartupSource([Request("", "client-certificate")])]
+        name="certificate",
+        reconciler=Persistent(reconciler),
+        sources=[StartupSource([Request("", "client-certificate")])],
     )

@@ -17,7 +17,7 @@ from agents.kube.models import LEASES, Lease, Node, format_micro_time
 from agents.runtime.cache import Informer
 from agents.runtime.controller import Controller
 from agents.runtime.predicate import all_of, created, label_is
-from agents.runtime.reconcile import Request, Result
+from agents.runtime.reconcile import Persistent, Request, Result
 from agents.runtime.source import KindSource
 from nodeagent.host.node_identity import HOSTNAME_LABEL
 
@@ -124,7 +124,7 @@ def new_controller(
     """Build the controller; `renewed` is called after each success."""
     return Controller(
         name="lease",
-        reconciler=LeaseReconciler(client=client, nodes=nodes, clock=clock, renewed=renewed),
+        reconciler=Persistent(LeaseReconciler(client=client, nodes=nodes, clock=clock, renewed=renewed)),
         sources=[KindSource(nodes, predicate=all_of(created, label_is(HOSTNAME_LABEL, hostname)))],
         deadline=RECONCILE_DEADLINE,
         max_backoff=PERIOD,

@@ -14,7 +14,7 @@ from agents.core.logging import get_logger
 from agents.kube.client import Client
 from agents.kube.models import SECRETS
 from agents.runtime.controller import Controller
-from agents.runtime.reconcile import Request, Result
+from agents.runtime.reconcile import Persistent, Request, Result
 from agents.runtime.source import ChannelSource, StartupSource
 from nodeagent.config import TokenController, TokenSync
 
@@ -80,7 +80,7 @@ def new_controller(*, client: Client, config: TokenController, resync: ChannelSo
     paths = paths_by_secret(config.sync_configs)
     return Controller(
         name="token",
-        reconciler=TokenReconciler(client=client, paths=paths, sync_period=config.sync_period),
+        reconciler=Persistent(TokenReconciler(client=client, paths=paths, sync_period=config.sync_period)),
         sources=[StartupSource(paths), resync],
         concurrency=max(1, len(config.sync_configs)),
         max_backoff=LONGEST_BACKOFF,

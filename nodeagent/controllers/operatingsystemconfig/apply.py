@@ -71,6 +71,7 @@ class Applier:
         self._file_removed = file_removed
         self._root = root
         self._unit_files = UnitFiles(root=root)
+        self._restart_owed = False
         self._journal_lock = asyncio.Lock()
 
     async def apply(self, plan: Plan, contents: Mapping[str, bytes | AgentError]) -> Outcome:
@@ -80,12 +81,13 @@ class Applier:
             plan: what is left.
             contents: bytes of each file by path, or why they cannot be had.
         """
-        run = _Run(plan=plan, contents=contents)
+        run = _Run(plan=plan, contents=contents, restart=self._restart_owed)
         for kind, steps in groupby(plan.steps, key=_group):
             if run.restart:
                 break
             await self._handlers[kind](self, [step for step in steps if not run.is_blocked(step)], run)
-        await run_to_end(self._journal.flush)
+        self._restart_owed = run.restart
+        await run_to_end(self._journal.flush, sync=run.restart)
         return run.outcome()
 
     async def _write_files(self, steps: Sequence[Step], run: "_Run") -> None:
@@ -200,9 +202,9 @@ class Applier:
         for step in steps:
             if isinstance(step, RestartAgent):
                 run.restart = step.required or bool(step.watched & run.changed)
+                # Marked as done before the process ends; should the journal not get onto the disk, it is still owed.
+                self._restart_owed = run.restart
                 await self._done([step])
-                if run.restart:
-                    await run_to_end(self._journal.flush, sync=True)
 
     async def _run_commands(self, steps: Sequence[Step], run: "_Run") -> None:
         if not steps:

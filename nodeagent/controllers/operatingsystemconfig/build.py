@@ -4,10 +4,12 @@ from agents.kube.models import Node, Secret
 from agents.runtime.cache import Informer
 from agents.runtime.controller import Controller
 from agents.runtime.predicate import all_of, created, label_is
+from agents.runtime.reconcile import Persistent
 from agents.runtime.source import KindSource, Source
 from nodeagent.controllers.operatingsystemconfig.controller import CONTROLLER, OperatingSystemConfigReconciler
 from nodeagent.controllers.operatingsystemconfig.trigger import JitterDelay, content_changed, to_secret
 from nodeagent.host.node_identity import HOSTNAME_LABEL, NodeIdentity
+from osc.errors import InvalidOSC
 
 NAMESPACE = "kube-system"
 
@@ -30,4 +32,4 @@ def new_controller(
             mapper=to_secret(NAMESPACE, secret_name),
         ),
     ]
-    return Controller(name=CONTROLLER, reconciler=reconciler, sources=sources)
+    return Controller(name=CONTROLLER, reconciler=Persistent(reconciler, final=(InvalidOSC,)), sources=sources)

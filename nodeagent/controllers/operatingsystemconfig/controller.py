@@ -40,6 +40,7 @@ from osc.errors import InvalidOSC
 from osc.journal import Journal
 from osc.merge import Effective, effective
 from osc.plan import plan
+from osc.types import OperatingSystemConfig
 
 log = get_logger(__name__)
 
@@ -107,14 +108,17 @@ class OperatingSystemConfigReconciler:
                 return await self._look_again(secret, node)
             if not announced.matches:
                 log.error("Checksum annotation differs from the data, reporting the annotation")
-            desired = await asyncio.to_thread(
-                desired_module.read, secret, hostname=self._with.identity.hostname, paths=self._with.paths
-            )
+            desired = await self._read(secret)
         except InvalidOSC as error:
             await self._refuse(error, node)
             raise
-        await self._label(node, desired)
+        await self._label(node, desired.decoded.config)
         return await self._apply(desired, node)
+
+    async def _read(self, secret: Secret) -> Desired:
+        return await asyncio.to_thread(
+            desired_module.read, secret, hostname=self._with.identity.hostname, paths=self._with.paths
+        )
 
     def _node(self) -> Node | None:
         """Return our Node, None while there is none.
@@ -145,7 +149,7 @@ class OperatingSystemConfigReconciler:
         await self._with.status.failing({"operating system config": error}, next_try=None)
         await self._with.status.phase("failing")
 
-    async def _label(self, node: Node | None, desired: Desired) -> None:
+    async def _label(self, node: Node | None, config: OperatingSystemConfig) -> None:
         if node is None:
             return
         zone = (
@@ -153,7 +157,7 @@ class OperatingSystemConfigReconciler:
             .decode(errors="replace")
             .strip()
         )
-        labels = node_metadata.missing_labels(node, desired.decoded.config, zone)
+        labels = node_metadata.missing_labels(node, config, zone)
         if labels:
             patch = merge(node_metadata.labels_patch(labels))
             await self._with.client.patch(NODES, node.metadata.name, patch)
@@ -237,18 +241,19 @@ class OperatingSystemConfigReconciler:
         )
 
     async def _failed(self, outcome: Outcome, node: Node | None) -> ApplyFailed:
-        """Report what failed; the retry backs off as the workqueue would."""
-        after = min(FIRST_RETRY * 2 ** min(self._failures, 20), LONGEST_RETRY)
+        """Report what failed. The workqueue's back-off decides on the retry; jobs that have not ended are looked at sooner."""
+        backoff = min(FIRST_RETRY * 2 ** min(self._failures, 20), LONGEST_RETRY)
+        look = LOOK_AGAIN if self._with.jobs.pending and backoff > LOOK_AGAIN else None
         self._failures += 1
         causes: dict[str, AgentError | str] = {**self._with.jobs.pending, **outcome.failed}
         note = "; ".join(f"{name}: {error}" for name, error in outcome.failed.items())
         self._event(
             node, "Warning", "OSCFailed", "Reconcile", f"{len(outcome.failed)} items could not be applied: {note}"
         )
-        await self._with.status.failing(causes, next_try=self._with.clock.now() + after)
+        await self._with.status.failing(causes, next_try=self._with.clock.now() + (look or backoff))
         await self._with.status.phase("failing")
         return ApplyFailed(
-            "items could not be applied", after=after, items=sorted(outcome.failed), waiting=len(outcome.waiting)
+            "items could not be applied", after=look, items=sorted(outcome.failed), waiting=len(outcome.waiting)
         )
 
     async def _report(self, desired: Desired, node: Node | None) -> Result:
@@ -274,19 +279,20 @@ class OperatingSystemConfigReconciler:
         """Already applied: look after what may have changed behind our back."""
         await self._with.jobs.look_at_watched()
         await asyncio.to_thread(self._remove_bootstrap_credentials)
-        if await self._secrets_changed(secret) or await self._drifted():
+        last = (await asyncio.to_thread(self._with.journal.load_last_applied)).decoded
+        config = last.config if last is not None else (await self._read(secret)).decoded.config
+        await self._label(node, config)
+        if await self._secrets_changed(secret) or await self._drifted(config):
             return Result(requeue_after=timedelta(0))
-        if node is not None:
-            await self._with.status.phase("applied")
+        await self._with.status.failing({}, next_try=None)
+        await self._with.status.phase("applied")
         return Result(requeue_after=self._next_look())
 
     async def _secrets_changed(self, secret: Secret) -> bool:
         pending = self._with.journal.load().pending
         if pending is None or not pending.secret_digests:
             return False
-        desired = await asyncio.to_thread(
-            desired_module.read, secret, hostname=self._with.identity.hostname, paths=self._with.paths
-        )
+        desired = await self._read(secret)
         referenced = [file for file in desired.effective.files if file.content.secret_ref is not None]
         now = _secret_digests(desired.effective, await self._contents.resolve(referenced))
         changed = changed_secrets(desired.effective, pending.secret_digests, now)
@@ -295,12 +301,9 @@ class OperatingSystemConfigReconciler:
         self._dirty = Dirty(self._dirty.paths | changed, self._dirty.units)
         return bool(changed)
 
-    async def _drifted(self) -> bool:
+    async def _drifted(self, config: OperatingSystemConfig) -> bool:
         """Look for files that somebody changed by hand; those that would restart a unit are left alone (W14)."""
-        last = await asyncio.to_thread(self._with.journal.load_last_applied)
-        if last.decoded is None:
-            return False
-        applied = effective(last.decoded.config, hostname=self._with.identity.hostname)
+        applied = effective(config, hostname=self._with.identity.hostname)
         used = {path for unit in applied.units for path in unit.file_paths}
         findings = await asyncio.to_thread(lambda: list(inspect(Effective(files=applied.files), loaded_units=None)))
         drifted = [finding for finding in findings if finding.path and finding.path not in used]

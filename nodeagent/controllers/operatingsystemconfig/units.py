@@ -104,23 +104,26 @@ class UnitJobs:
 
     async def _run(self, name: str, command: CommandName) -> bool:
         job = self._pending.get(name)
-        try:
-            if job is not None and job.command == command:
+        if job is not None and job.command == command:
+            try:
                 job.report = await self._units.look(job.report)
-            else:
-                since = self._clock.monotonic()
-                start = self._units.stop if command == "stop" else self._units.restart
-                job = _Job(command, since, await start(name))
+            except AgentError as error:
+                log.debug("Job not looked at", unit=name, error=error)
+                return False
+            return await self._judge(name, job)
+        since = self._clock.monotonic()
+        start = self._units.stop if command == "stop" else self._units.restart
+        try:
+            job = _Job(command, since, await start(name))
         except AgentError as error:
-            self._pending.pop(name, None)
             self._notify(command, name, str(error))
             raise
-        return self._judge(name, job)
+        return await self._judge(name, job)
 
-    def _judge(self, name: str, job: _Job) -> bool:
+    async def _judge(self, name: str, job: _Job) -> bool:
         report = job.report
         if report.outcome is JobOutcome.PENDING:
-            return self._judge_pending(name, job)
+            return await self._judge_pending(name, job)
         self._pending.pop(name, None)
         if report.outcome is JobOutcome.DONE:
             log.info("Unit command done", unit=name, command=job.command)
@@ -130,17 +133,27 @@ class UnitJobs:
         self._notify(job.command, name, cause)
         raise UnitFailed("unit command failed", unit=name, command=job.command, result=cause)
 
-    def _judge_pending(self, name: str, job: _Job) -> bool:
+    async def _judge_pending(self, name: str, job: _Job) -> bool:
+        """Take a unit that is still activating after three minutes as started; any other job is waited for."""
+        self._pending[name] = job
         waited = self._clock.monotonic() - job.since
-        if waited < PATIENCE.total_seconds():
-            self._pending[name] = job
+        if waited < PATIENCE.total_seconds() or not await self._is_activating(name):
             log.debug("Unit command takes long", unit=name, command=job.command)
             return False
-        self._pending.pop(name, None)
+        del self._pending[name]
         self._watched.add(name)
-        log.error("Unit job has not ended, taken as done", unit=name, durationSeconds=round(waited))
-        self._notify(job.command, name, f"still not ended after {round(waited)} s ({job.report.reason}), taken as done")
+        log.error("Unit still activating, taken as started", unit=name, durationSeconds=round(waited))
+        self._notify(
+            job.command, name, f"still activating after {round(waited)} s ({job.report.reason}), taken as started"
+        )
         return True
+
+    async def _is_activating(self, name: str) -> bool:
+        try:
+            return (await self._units.unit(name)).active_state == "activating"
+        except AgentError as error:
+            log.debug("Unit not looked at", unit=name, error=error)
+            return False
 
     async def look_at_watched(self) -> None:
         """Report units that failed after they were taken as started; those that ended well are no longer watched."""

@@ -56,6 +56,12 @@ def agent_is_ready(worker: Worker) -> bool:
     return done.returncode == 0
 
 
+def wait_ended(pid: int) -> None:
+    """Wait until a process is gone, or a zombie."""
+    command_line = Path(f"/proc/{pid}/cmdline")
+    wait_for(lambda: not command_line.exists() or not command_line.read_bytes(), timeout=20, what="end of the process")
+
+
 @contextmanager
 def killed_at(pid: int, calls: str, number: int, log: Path) -> Iterator[None]:
     """Send SIGKILL to a process at the N-th of some calls of any of its threads."""
@@ -129,15 +135,7 @@ def test_a_kill_at_any_step_converges(worker: Worker, tmp_path: Path) -> None:
             pid = agent_pid(worker)
             with killed_at(pid, calls, occurrence, log):
                 checksum = worker.publish(osc)
-                wait_for(
-                    lambda pid=pid: (
-                        not Path(f"/proc/{pid}/cmdline").exists()
-                        or not Path(f"/proc/{pid}/cmdline").read_bytes()
-                        or None
-                    ),
-                    timeout=20,
-                    what="end of the process",
-                )  # type: ignore[misc]
+                wait_ended(pid)
             killed = "killed by SIGKILL" in log.read_text()
             converge(worker, checksum)
             problems = worker.differences(osc) + worker.absent(before, osc)
