@@ -83,7 +83,6 @@ async def test_a_status_that_cannot_be_written_is_no_error(tmp_path: Path, clock
     assert json.loads((tmp_path / "status.json").read_text())["phase"] == "applied"
 
 
-@pytest.mark.xfail(strict=True, reason="heartbeat and phase write at the same time, under one temporary name")
 async def test_the_last_word_wins_when_several_write(board: StatusBoard, tmp_path: Path) -> None:
     """Heartbeat and OSC controller write at the same time: the file is whole and says what was said last."""
     for number in range(30):

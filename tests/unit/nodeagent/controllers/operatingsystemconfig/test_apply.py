@@ -214,7 +214,6 @@ async def test_own_restart_is_required_after_a_kill_too(apply: Apply, agent: Osc
     assert outcome.restart is True
 
 
-@pytest.mark.xfail(strict=True, reason="the step counts as done in memory although the journal was not written")
 async def test_a_full_disk_at_the_own_restart_does_not_lose_it(apply: Apply, agent: OscAgent) -> None:
     """Contract 1.8: if the journal cannot be written at the own restart, the next pass of this process restarts."""
     wanted = Effective((text("/etc/own", "new"),), (Unit(name=OWN, content=SLEEP, file_paths=("/etc/own",)),))

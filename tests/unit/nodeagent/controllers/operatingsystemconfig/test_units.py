@@ -110,7 +110,6 @@ async def test_a_watched_unit_that_ends_well_is_let_go(node: OscAgent) -> None:
         assert len(node.events("SystemDUnitRestart")) == 1
 
 
-@pytest.mark.xfail(strict=True, reason="the back-off of another item also holds back the look at a slow job")
 async def test_a_slow_job_is_looked_at_every_5_s_beside_a_failing_item(node: OscAgent) -> None:
     """Contract 6.7: what else fails in the OSC does not hold back the look at a job that has not ended."""
     node.publish(files=[from_secret("/etc/a", "missing")], units=[{"name": "slow.service", "content": gate("slow")}])

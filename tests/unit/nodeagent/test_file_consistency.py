@@ -1,0 +1,108 @@
+"""The start-up comparison of disk and last-applied: what is reported, what is left alone, and that it is never fatal."""
+
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+
+from agents.kube.models import Node
+from nodeagent.host.consistency import Finding, inspect
+from nodeagent.startup.file_consistency import FileConsistency
+from osc.diff import diff
+from osc.journal import Journal
+from osc.merge import Effective
+from osc.types import File, FileContent, Inline, Unit
+from systemd.manager import SystemdUnitManager
+from tests.support.clock import FakeClock
+
+NODE = Node.model_validate({"metadata": {"name": "worker-1"}})
+
+
+class Check:
+    """The step, with a machine whose systemd cannot be reached."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.journal = Journal(pending_path=folder / "pending", last_applied_path=folder / "last", clock=FakeClock())
+        self.reported: list[str] = []
+        self.repaired: list[Finding] = []
+        self.node: Node | None = NODE
+
+    def apply(self, *paths: Path) -> None:
+        """Pretend that these files were applied with the content `x`."""
+        files = [
+            {"path": str(path), "content": {"inline": {"encoding": "", "data": "x"}}, "hostName": "worker-1"}
+            for path in paths
+        ]
+        self.journal.begin("v1", diff(Effective(), old=None))
+        self.journal.commit({"spec": {"files": files}})
+
+    def _report(self, _node: Node, finding: Finding) -> None:
+        self.reported.append(finding.reason)
+
+    def _repair(self, findings: Collection[Finding]) -> None:
+        self.repaired.extend(findings)
+
+    async def run(self) -> None:
+        """Run the step."""
+        units = SystemdUnitManager(address=f"unix:path={self.folder}/nobody")
+        step = FileConsistency(
+            journal=self.journal,
+            units=units,
+            hostname="worker-1",
+            node=lambda: self.node,
+            report=self._report,
+            repair=self._repair,
+        )
+        await step.run()
+        await units.close()
+
+
+@pytest.fixture
+def check(tmp_path: Path) -> Check:
+    """A machine below a folder."""
+    return Check(tmp_path)
+
+
+async def test_differences_are_reported_and_handed_over_for_repair(check: Check, tmp_path: Path) -> None:
+    """Contract 7.11: a file that is missing and one that differs: two Warnings, two repairs; D-Bus away is not fatal."""
+    (tmp_path / "b").write_text("other")
+    (tmp_path / "c").write_text("x")
+    check.apply(tmp_path / "a", tmp_path / "b", tmp_path / "c")
+    await check.run()
+    assert check.reported == ["FileMissing", "FileMismatch"]
+    assert [finding.path for finding in check.repaired] == [f"{tmp_path}/a", f"{tmp_path}/b"]
+
+
+async def test_without_node_or_last_applied_nothing_is_said(check: Check, tmp_path: Path) -> None:
+    """Contract 7.11: silently skipped."""
+    await check.run()
+    check.apply(tmp_path / "a")
+    check.node = None
+    await check.run()
+    assert check.reported == []
+
+
+async def test_a_damaged_last_applied_is_not_fatal(check: Check, tmp_path: Path) -> None:
+    """Contract 7.11: a last-applied file that cannot be read ends nothing."""
+    (tmp_path / "last").write_bytes(b'{"spec": {"files": [')
+    await check.run()
+    assert check.reported == []
+
+
+async def test_what_an_unfinished_apply_touched_is_no_damage(check: Check, tmp_path: Path) -> None:
+    """Contract 7.11, 6.4: a file that an interrupted apply was about to write is left to that apply."""
+    check.apply(tmp_path / "a", tmp_path / "b")
+    content = FileContent(inline=Inline(data="y"))
+    check.journal.begin("v2", diff(Effective((File(path=f"{tmp_path}/a", content=content),)), old=Effective()))
+    await check.run()
+    assert [finding.path for finding in check.repaired] == [f"{tmp_path}/b"]
+
+
+def test_a_unit_file_that_is_a_loop_of_links_is_a_finding(tmp_path: Path) -> None:
+    """Contract 7.11: never fatal: a unit file that links to itself counts as missing and does not end the start."""
+    folder = tmp_path / "etc/systemd/system"
+    folder.mkdir(parents=True)
+    (folder / "a.service").symlink_to("a.service")
+    found = inspect(Effective((), (Unit(name="a.service", content="x"),)), loaded_units=None, root=tmp_path)
+    assert [finding.reason for finding in found] == ["UnitFileMissing"]
