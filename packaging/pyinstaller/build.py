@@ -5,7 +5,6 @@ would make it two, of which the second means "at once".
 """
 
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -13,6 +12,12 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from tests.lab.errors import LabError  # noqa: E402 - found only with the path above
+from tests.lab.packages import Tool, ensure_tools, program  # noqa: E402
+from tests.lab.progress import to_stderr  # noqa: E402
+
 OUTPUT = ROOT / "build/bin/gardener-node-agent"
 EXCLUDED = (
     "kubernetes_asyncio.client.models",
@@ -26,25 +31,27 @@ EXCLUDED = (
 )
 
 
-def missing_packages() -> list[str]:
-    """Return the Debian packages that PyInstaller needs and this machine lacks."""
-    packages = []
-    if shutil.which("objdump") is None:
-        packages.append("binutils")
+def shared_interpreter() -> Path | None:
+    """Return the interpreter's shared library, which goes into the file."""
     library = sysconfig.get_config_var("INSTSONAME") or ""
     folders = [sysconfig.get_config_var("LIBDIR") or "", f"/usr/lib/{sysconfig.get_config_var('MULTIARCH')}"]
-    if not any((Path(folder) / library).is_file() for folder in folders):
-        packages.append(f"libpython3.{sys.version_info.minor}")
-    return packages
+    found = (Path(folder) / library for folder in folders)
+    return next((path for path in found if path.is_file() and ".so" in path.name), None)
+
+
+NEEDED = (
+    Tool("objdump", "binutils", lambda: program("objdump")),
+    Tool("Python's shared library", f"libpython3.{sys.version_info.minor}", shared_interpreter),
+)
 
 
 def main() -> int:
     """Build; return the exit code."""
-    if packages := missing_packages():
-        sys.path.insert(0, str(ROOT))
-        from tests.lab.packages import install_packages
-
-        install_packages(packages)
+    try:
+        ensure_tools(say=to_stderr, tools=NEEDED)
+    except LabError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     started = time.monotonic()
     print("Building build/bin/gardener-node-agent (about a minute)", flush=True)
     OUTPUT.parent.mkdir(parents=True, exist_ok=True)

@@ -106,6 +106,8 @@ TOOLS: tuple[Tool, ...] = (
     _tool("mount", "mount"),
     _tool("mkfs.ext4", "e2fsprogs"),
     _tool("sysctl", "procps"),
+    _tool("ps", "procps"),
+    _tool("curl", "curl"),
 )
 
 
