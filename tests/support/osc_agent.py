@@ -195,12 +195,18 @@ class OscAgent:
     async def connected(self) -> AsyncIterator[None]:
         """Keep caches and events going, without the controller."""
         cluster = Cluster(name="shoot", client=self.client, cache=self.cache, recorder=self.recorder)
-        async with running(cluster.run):
+        async with running(cluster.run, self._send_bookmarks):
             for informer in self.cache:
                 await informer.wait_synced()
             self.identity.start()
             yield
         await self.units.close()
+
+    async def _send_bookmarks(self) -> None:
+        """Send one a minute, as the real API server does: a watch that is silent for longer counts as broken."""
+        while True:
+            await asyncio.sleep(60)
+            self.api.bookmark()
 
     @asynccontextmanager
     async def controlling(self) -> AsyncIterator[None]:

@@ -80,14 +80,16 @@ async def test_a_node_that_vanished_fails_the_pass(node: OscAgent) -> None:
 
 
 async def test_applied_is_not_applied_again(node: OscAgent) -> None:
-    """Contract 6.2: a Node that says so ends the pass: no file, no job, no patch."""
+    """Contract 6.2: a Node that says so ends the pass: no file, no job, no annotation, no event."""
     checksum = node.publish(files=[inline("/etc/a", "one")], units=[{"name": "a.service", "content": SLEEP}])
     node.register_node(**{"checksum/cloud-config-data": checksum})
     async with node.connected():
         await node.reconcile()
+        await asyncio.sleep(5)
     assert node.read("/etc/a") is None
     assert node.calls("RestartUnit") == 0
-    assert not node.api.requests("PATCH")
+    assert not [call for call in node.api.requests("PATCH") if b"annotations" in (call.body or b"")]
+    assert not node.events("OSCApplied")
 
 
 async def test_an_unfinished_apply_is_not_taken_as_applied(node: OscAgent) -> None:
