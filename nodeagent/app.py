@@ -23,6 +23,7 @@ from agents.runtime.metrics import Metrics
 from agents.runtime.server import health_server, metrics_server
 from agents.runtime.source import ChannelSource
 from nodeagent import bootstrap as bootstrap_module
+from nodeagent import status
 from nodeagent.config import NodeAgentConfiguration
 from nodeagent.controllers import certificate, lease, token
 from nodeagent.controllers.operatingsystemconfig import build
@@ -43,7 +44,6 @@ from nodeagent.paths import Paths
 from nodeagent.startup.file_consistency import FileConsistency
 from nodeagent.startup.kubelet_bootstrap_kubeconfig import KubeletBootstrapKubeconfig
 from nodeagent.startup.stale_files import StaleFiles
-from nodeagent.status import StatusBoard
 from nodeagent.version import GARDENER_VERSION
 from osc.journal import Journal
 from systemd.manager import SystemdUnitManager
@@ -61,13 +61,19 @@ async def bootstrap(config: NodeAgentConfiguration) -> int:
     """Install and start our own unit; returns the exit code."""
     paths, clock = Paths(), SystemClock()
     clients = ClientFactory(clock=clock, rng=SystemRandom(), observe=lambda _method, _code, _seconds: None)
-    bootstrap_token = await asyncio.to_thread(read_bootstrap_token, paths)
-    client = clients.client(bootstrap_access(config, paths, bootstrap_token))
+
+    async def get_version() -> bytes:
+        token = await asyncio.to_thread(read_bootstrap_token, paths)
+        client = clients.client(bootstrap_access(config, paths, token))
+        try:
+            return await client.get_raw("/version")
+        finally:
+            await client.close()
+
     units = SystemdUnitManager()
     try:
-        await bootstrap_module.bootstrap(paths=paths, units=units, get_version=lambda: client.get_raw("/version"))
+        await bootstrap_module.bootstrap(paths=paths, units=units, get_version=get_version)
     finally:
-        await client.close()
         await units.close()
     return 0
 
@@ -88,7 +94,7 @@ class _Process:
         self._journal = Journal(
             pending_path=self._paths.pending_changes, last_applied_path=self._paths.last_applied, clock=self._clock
         )
-        self._status = StatusBoard(path=self._paths.status, clock=self._clock, version=GARDENER_VERSION)
+        self._status = status.StatusBoard(path=self._paths.status, clock=self._clock, version=GARDENER_VERSION)
         self._hostname = read_hostname()
         self._clients = ClientFactory(clock=self._clock, rng=self._rng, observe=self._metrics.observe_request)
         self._credentials = CredentialsManager(
@@ -183,6 +189,7 @@ class _Process:
                 client=client, nodes=shoot.nodes, hostname=self._hostname, clock=self._clock, renewed=self._renewed
             )
         )
+        self._manager.add_controller(status.new_controller(self._status))
         self._notifier.ready()
 
     def _new_osc_reconciler(self, resync: ChannelSource) -> OperatingSystemConfigReconciler:
@@ -222,6 +229,7 @@ class _Process:
             journal=self._journal,
             units=self._units,
             hostname=self._hostname,
+            root=self._paths.root,
             node=lambda: self._shoot.identity.node,
             report=self._report_finding,
             repair=reconciler.repair,
@@ -253,7 +261,7 @@ class _Process:
 
     async def _renewed(self) -> None:
         self._last_heartbeat = self._clock.monotonic()
-        await self._status.heartbeat()
+        self._status.note_heartbeat()
 
     async def _certificate_expires(self, moment: datetime) -> None:
         await self._status.certificate(moment)

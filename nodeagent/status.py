@@ -16,10 +16,14 @@ from agents.core.errors import AgentError
 from agents.core.logging import get_logger
 from agents.core.threads import run_to_end
 from agents.core.yamlio import dump_json
+from agents.runtime.controller import Controller
+from agents.runtime.reconcile import Request, Result
+from agents.runtime.source import ChannelSource
 
 log = get_logger(__name__)
 
 STATUS_MODE = 0o600
+WRITE = Request("", "status")
 _LONGEST_CAUSE = 1024
 
 
@@ -49,12 +53,14 @@ class StatusBoard:
         self._certificate_expires: datetime | None = None
         self._written = b""
         self._writing = asyncio.Lock()
+        self.changes = ChannelSource()
+        """What was noted and has not been written."""
 
     async def phase(self, phase: str, *, checksum: str | None = None) -> None:
         """Say what is being done: `starting`, `applying`, `waitingForNode`, `applied` or `failing`."""
         self._phase = phase
         self._checksum = self._checksum if checksum is None else checksum
-        await self._write()
+        await self.write()
 
     async def failing(self, causes: Mapping[str, AgentError | str], *, next_try: datetime | None) -> None:
         """Replace the list of failing items; `since` and `attempt` of those that failed before are kept up."""
@@ -69,17 +75,17 @@ class StatusBoard:
                 next_try=next_try,
             )
         self._items = items
-        await self._write()
+        await self.write()
 
-    async def heartbeat(self) -> None:
-        """Note that the Lease was renewed just now."""
+    def note_heartbeat(self) -> None:
+        """Note that the Lease was renewed just now; returns at once, so that no slow disk can hold up a heartbeat."""
         self._heartbeat = self._clock.now()
-        await self._write()
+        self.changes.send(WRITE)
 
     async def certificate(self, expires: datetime) -> None:
         """Note until when our client certificate is valid."""
         self._certificate_expires = expires
-        await self._write()
+        await self.write()
 
     def document(self) -> Mapping[str, object]:
         """Return what is written."""
@@ -101,7 +107,8 @@ class StatusBoard:
             "certificateExpires": self._certificate_expires.isoformat() if self._certificate_expires else None,
         }
 
-    async def _write(self) -> None:
+    async def write(self) -> None:
+        """Write the file if anything changed."""
         async with self._writing:
             content = dump_json(self.document())
             if content == self._written:
@@ -112,3 +119,20 @@ class StatusBoard:
             except files.FileError as error:
                 # Operators lose sight, the node loses nothing: never a reason to stop working.
                 log.debug("Status not written", error=error)
+
+
+class StatusReconciler:
+    """Writes down what was only noted."""
+
+    def __init__(self, board: StatusBoard) -> None:
+        self._board = board
+
+    async def reconcile(self, request: Request) -> Result:
+        """Write the status file."""
+        await self._board.write()
+        return Result()
+
+
+def new_controller(board: StatusBoard) -> Controller:
+    """Build the controller that writes the board's notes."""
+    return Controller(name="status", reconciler=StatusReconciler(board), sources=[board.changes])

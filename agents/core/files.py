@@ -102,17 +102,6 @@ def read_optional(path: Path) -> bytes | None:
         raise FileError("file not read", path, error) from error
 
 
-def same_content(path: Path, content: bytes, *, mode: int) -> bool:
-    """Tell whether `write_atomic` with these arguments would have nothing to do."""
-    try:
-        with _walk(path) as (directory, _name):
-            return _compare(path, directory, content, mode) is Change.NONE
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise FileError("file not read", path, error) from error
-
-
 def remove(path: Path) -> bool:
     """Remove a file or a symbolic link itself; missing is fine.
 

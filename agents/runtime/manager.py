@@ -179,6 +179,8 @@ def _exit_code(group: BaseExceptionGroup[BaseException]) -> int:
     for error in _leaves(errors):
         known = isinstance(error, AgentError)
         log.error("Stopped by an error", error=error, exc_info=None if known else error)
+        # The console is where an operator looks when a machine does not come up (contract 1.7).
+        print(f"error: {error}", flush=True)  # noqa: T201
     return 1
 
 

@@ -5,6 +5,7 @@ A reboot with a damaged file system is a known cause. Never fatal. Source: contr
 
 import asyncio
 from collections.abc import Callable, Collection
+from pathlib import Path
 
 from agents.core.errors import AgentError
 from agents.core.logging import get_logger
@@ -26,6 +27,7 @@ class FileConsistency:
         journal: Journal,
         units: UnitManager,
         hostname: str,
+        root: Path,
         node: Callable[[], Node | None],
         report: Callable[[Node, Finding], None],
         repair: Callable[[Collection[Finding]], None],
@@ -33,6 +35,7 @@ class FileConsistency:
         self._journal = journal
         self._units = units
         self._hostname = hostname
+        self._root = root
         self._node = node
         self._report = report
         self._repair = repair
@@ -45,7 +48,9 @@ class FileConsistency:
             return
         wanted = effective(applied.config, hostname=self._hostname)
         loaded = await self._loaded_units()
-        findings = await asyncio.to_thread(lambda: list(inspect(self._untouched(wanted), loaded_units=loaded)))
+        findings = await asyncio.to_thread(
+            lambda: list(inspect(self._untouched(wanted), loaded_units=loaded, root=self._root))
+        )
         for finding in findings:
             log.error("Machine differs from what was applied", reason=finding.reason, finding=finding.message)
             self._report(node, finding)

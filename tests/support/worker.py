@@ -110,6 +110,10 @@ class Worker:
 
         return wait_for(look, timeout=timeout, what=f"event {reason} with {containing!r}")
 
+    def refused(self) -> list[str]:
+        """Return the requests of our agent that were refused and must not have been sent."""
+        return [str(request) for request in self.lab.unexpected_denials() if request.machine == self.machine.name]
+
     def status(self) -> dict[str, Any]:
         """Return the agent's status file."""
         document: dict[str, Any] = json.loads(self.machine.read(STATUS_FILE))

@@ -47,11 +47,6 @@ class Outcome:
     restart: bool = False
     """The process has to end, so that systemd starts it again."""
 
-    @property
-    def complete(self) -> bool:
-        """Whether everything was done."""
-        return not (self.failed or self.waiting or self.restart)
-
 
 class Applier:
     """Carries out plans on this machine."""

@@ -5,9 +5,10 @@ pkg/nodeagent/controller/operatingsystemconfig/reconciler.go (contract 6.2 to 6.
 """
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 
 from agents.core import files as core_files
 from agents.core.clock import Clock
@@ -40,7 +41,7 @@ from osc.errors import InvalidOSC
 from osc.journal import Journal
 from osc.merge import Effective, effective
 from osc.plan import plan
-from osc.types import OperatingSystemConfig
+from osc.types import File, OperatingSystemConfig
 
 log = get_logger(__name__)
 
@@ -104,8 +105,8 @@ class OperatingSystemConfigReconciler:
         node = self._node()
         try:
             announced = desired_module.checksum(secret)
-            if await self._is_applied(announced.value, node):
-                return await self._look_again(secret, node)
+            if await self._is_applied(announced.value, node) and not await self._needs_repair(secret, node):
+                return await self._rest()
             if not announced.matches:
                 log.error("Checksum annotation differs from the data, reporting the annotation")
             desired = await self._read(secret)
@@ -195,21 +196,23 @@ class OperatingSystemConfigReconciler:
         old = effective(last.decoded.config, hostname=self._with.identity.hostname) if last.decoded else None
         dirty, touched = self._dirty, loaded.pending.touched if loaded.pending else Touched()
         if loaded.compare_with_disk or last.torn:
-            dirty = await asyncio.to_thread(_compare_with_disk, desired.effective, dirty)
+            dirty = await asyncio.to_thread(_compare_with_disk, desired.effective, dirty, self._with.paths.root)
             touched |= await asyncio.to_thread(self._touched_by_desired)
         before = loaded.pending.secret_digests if loaded.pending else {}
-        contents = await self._contents.resolve(desired.effective.files)
-        now = _secret_digests(desired.effective, contents)
-        dirty = Dirty(dirty.paths | changed_secrets(desired.effective, before, now), dirty.units)
         resumed = loaded.pending is not None and loaded.pending.checksum == desired.checksum
         if resumed and loaded.pending is not None and (loaded.pending.unfinished or old is not None):
             changes = add_dirty(loaded.pending.changes, desired.effective, dirty)
             if not changes and last.decoded is not None and last.decoded.document == desired.decoded.document:
                 return None
+            contents = await self._contents.resolve(changes.files_changed)
+            now = _secret_digests(changes.files_changed, contents)
         else:
-            changes = diff(desired.effective, old=old, touched=touched, dirty=dirty)
+            contents = await self._contents.resolve(desired.effective.files)
+            now = _secret_digests(desired.effective.files, contents)
+            dirty = Dirty(dirty.paths | changed_secrets(desired.effective, before, now), dirty.units)
+            changes = await asyncio.to_thread(diff, desired.effective, old=old, touched=touched, dirty=dirty)
         await run_to_end(journal.begin, desired.checksum, changes, touched=touched, secret_digests={**before, **now})
-        document = dump_state(desired.decoded.document)
+        document = await asyncio.to_thread(dump_state, desired.decoded.document)
         await run_to_end(core_files.write_atomic, self._with.paths.desired, document, mode=_STATE_MODE)
         self._dirty = Dirty()
         self._say(desired, changes, resumed=resumed)
@@ -275,15 +278,17 @@ class OperatingSystemConfigReconciler:
     def _next_look(self) -> timedelta:
         return LOOK_AGAIN * 6 if self._with.jobs.watched else self._with.sync_period
 
-    async def _look_again(self, secret: Secret, node: Node | None) -> Result:
-        """Already applied: look after what may have changed behind our back."""
+    async def _needs_repair(self, secret: Secret, node: Node | None) -> bool:
+        """Look after what may have changed behind our back since the OSC was applied."""
         await self._with.jobs.look_at_watched()
         await asyncio.to_thread(self._remove_bootstrap_credentials)
         last = (await asyncio.to_thread(self._with.journal.load_last_applied)).decoded
         config = last.config if last is not None else (await self._read(secret)).decoded.config
         await self._label(node, config)
-        if await self._secrets_changed(secret) or await self._drifted(config):
-            return Result(requeue_after=timedelta(0))
+        return await self._secrets_changed(secret) or (last is not None and await self._drifted(config))
+
+    async def _rest(self) -> Result:
+        """Nothing is to be done until the sync period has gone by."""
         await self._with.status.failing({}, next_try=None)
         await self._with.status.phase("applied")
         return Result(requeue_after=self._next_look())
@@ -294,7 +299,7 @@ class OperatingSystemConfigReconciler:
             return False
         desired = await self._read(secret)
         referenced = [file for file in desired.effective.files if file.content.secret_ref is not None]
-        now = _secret_digests(desired.effective, await self._contents.resolve(referenced))
+        now = _secret_digests(referenced, await self._contents.resolve(referenced))
         changed = changed_secrets(desired.effective, pending.secret_digests, now)
         if changed:
             log.info("Content of referenced Secrets changed", paths=sorted(changed))
@@ -305,7 +310,9 @@ class OperatingSystemConfigReconciler:
         """Look for files that somebody changed by hand; those that would restart a unit are left alone (W14)."""
         applied = effective(config, hostname=self._with.identity.hostname)
         used = {path for unit in applied.units for path in unit.file_paths}
-        findings = await asyncio.to_thread(lambda: list(inspect(Effective(files=applied.files), loaded_units=None)))
+        findings = await asyncio.to_thread(
+            lambda: list(inspect(Effective(files=applied.files), loaded_units=None, root=self._with.paths.root))
+        )
         drifted = [finding for finding in findings if finding.path and finding.path not in used]
         for finding in drifted:
             log.info("File was changed by somebody else, repairing", path=finding.path, reason=finding.reason)
@@ -332,17 +339,17 @@ def reference(node: Node) -> ObjectReference:
     return ObjectReference(kind="Node", name=node.metadata.name, uid=node.metadata.uid)
 
 
-def _secret_digests(wanted: Effective, contents: Mapping[str, bytes | AgentError]) -> dict[str, str]:
+def _secret_digests(files: Iterable[File], contents: Mapping[str, bytes | AgentError]) -> dict[str, str]:
     return {
         file.path: digest(content)
-        for file in wanted.files
+        for file in files
         if file.content.secret_ref is not None and isinstance(content := contents[file.path], bytes)
     }
 
 
-def _compare_with_disk(wanted: Effective, dirty: Dirty) -> Dirty:
+def _compare_with_disk(wanted: Effective, dirty: Dirty, root: Path) -> Dirty:
     """Find what differs on the disk, for when the journal cannot tell (contract 6.4 d)."""
-    findings = list(inspect(wanted, loaded_units=None))
+    findings = list(inspect(wanted, loaded_units=None, root=root))
     log.error("State files are damaged, compared with the disk", findings=len(findings))
     return Dirty(
         dirty.paths | {finding.path for finding in findings if finding.path},

@@ -70,10 +70,11 @@ def _write_chunk(chunk: Sequence[Write], written: Written) -> None:
                 written.failed.setdefault(item.key, error)
         failed = batch.commit()
     for path, item in staged.items():
+        # Also where it failed: the rename may have happened before, and the next attempt would find equal bytes.
+        written.changed.add(item.key)
         if path in failed:
             written.failed.setdefault(item.key, failed[path])
         else:
-            written.changed.add(item.key)
             log.info("File written", path=str(path))
 
 
@@ -101,7 +102,7 @@ class Contents:
         """Return the bytes of each path, or why they cannot be had. Each Secret is read once."""
         wanted = tuple(wanted)
         secrets = await self._read({file.content.secret_ref.name for file in wanted if file.content.secret_ref})
-        return {file.path: self._content(file, secrets) for file in wanted}
+        return await asyncio.to_thread(lambda: {file.path: self._content(file, secrets) for file in wanted})
 
     async def _read(self, names: set[str]) -> Mapping[str, Mapping[str, bytes] | AgentError]:
         async with asyncio.TaskGroup() as group:

@@ -23,6 +23,7 @@ from agents.core.shutdown import Shutdown
 from agents.core.yamlio import load_yaml
 from agents.kube.kubeconfig import Credentials
 from agents.pki.certificate import parse_leaf
+from agents.pki.store import FileKubeconfigStore
 from agents.runtime.reconcile import Request
 from nodeagent.config import ApiServer, Controllers, NodeAgentConfiguration
 from nodeagent.controllers.certificate import CertificateReconciler
@@ -193,8 +194,14 @@ async def test_nothing_but_waiting_without_kubeconfig_and_token(machine: Machine
 
 
 async def test_renewal_stores_a_new_certificate_and_stops_the_process(machine: Machine) -> None:
-    """Contract 4.6, 1.8: past the deadline a new certificate is requested with the old one, stored, and the process ends."""
+    """Contract 4.6, 4.7, 1.8, 9 W31: past the deadline a new certificate is requested with the old one, stored, and the process ends."""
     first = await obtain(machine, machine.manager(), lambda: machine.approve(lifetime=timedelta(minutes=1, seconds=30)))
+    # As written before v1.147: the CA inline. The renewal moves it to the configured file.
+    before = await machine.manager().stored()
+    assert before is not None
+    await FileKubeconfigStore(machine.paths.kubeconfig).save(
+        replace(before, ca_file=None, ca_data=machine.plane.ca_pem)
+    )
     manager, shutdown = machine.manager(), Shutdown()
     clients = ClientFactory(clock=SystemClock(), rng=Random(1), observe=lambda _method, _code, _seconds: None)
     admin = machine.plane.issue_client_certificate("admin", ["system:masters"])
@@ -223,6 +230,7 @@ async def test_renewal_stores_a_new_certificate_and_stops_the_process(machine: M
     renewed = await manager.stored()
     assert renewed is not None
     assert renewed.credentials.client_certificate != first
+    assert (renewed.ca_file, renewed.ca_data) == (machine.paths.cluster_ca, b"")
     assert moments == [parse_leaf(first).not_after]
 
 
@@ -246,3 +254,26 @@ async def test_before_the_deadline_nothing_happens(machine: Machine) -> None:
     assert result.requeue_after == timedelta(hours=1)
     assert shutdown.requested is None
     assert len(machine.requests()) == 1
+
+
+async def test_two_renewals_at_once_leave_a_whole_kubeconfig(machine: Machine) -> None:
+    """Contract 7.9, 9 W45: two reasons to renew at the same moment go one after the other; the kubeconfig stays usable."""
+    await obtain(machine, machine.manager(), machine.approve)
+    manager = machine.manager()
+    clients = ClientFactory(clock=SystemClock(), rng=Random(1), observe=lambda _method, _code, _seconds: None)
+    certificate, key = machine.plane.issue_client_certificate("admin", ["system:masters"])
+    stored = await manager.stored()
+    assert stored is not None
+    client = clients.client(replace(stored, credentials=Credentials(client_certificate=certificate, client_key=key)))
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(manager.renew(client)) for _ in range(2)]
+        await eventually(lambda: len(machine.requests()) == 2, what="CSR of the first")
+        await asyncio.to_thread(machine.approve)
+        await eventually(lambda: len(machine.requests()) == 3, what="CSR of the second, only now")
+        await asyncio.to_thread(machine.approve)
+        for task in tasks:
+            await task
+    await client.close()
+    renewed = await machine.manager().stored()
+    assert renewed is not None
+    assert renewed.credentials.client_certificate != stored.credentials.client_certificate

@@ -22,6 +22,7 @@ def joined(lab: Lab, agent: AgentSource) -> Iterator[Worker]:
 @pytest.fixture
 def worker(joined: Worker) -> Iterator[Worker]:
     """The module's worker; afterwards the base OSC is applied again and the machine must match it."""
-    units = joined.unit_directory()
+    units, before = joined.unit_directory(), len(joined.refused())
     yield joined
     joined.restore(units)
+    assert joined.refused()[before:] == []

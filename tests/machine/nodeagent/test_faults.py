@@ -122,7 +122,7 @@ def test_a_lost_kubeconfig_after_the_join_waits_and_recovers(worker: Worker, con
 
 
 def test_a_full_disk_keeps_the_old_content_and_converges(worker: Worker) -> None:
-    """A write to a full disk names the path, keeps the old content, leaves no temporary file, and is made up for later."""
+    """Contract 9 W2: a write to a full disk names the path, keeps the old content, leaves no temporary file, and is made up for later."""
     with worker.machine.small_disk("/opt/test/small"):
         osc = worker.base.with_file("/opt/test/small/f", "old").with_file("/opt/test/beside", "1")
         worker.apply(osc)
@@ -141,7 +141,7 @@ def test_a_full_disk_keeps_the_old_content_and_converges(worker: Worker) -> None
 
 
 def test_a_link_that_somebody_else_placed_is_not_followed(worker: Worker) -> None:
-    """A directory link in a place that others may write fails that item only; nothing is written through it."""
+    """Contract 6.5: a directory link in a place that others may write fails that item only; nothing is written through it."""
     worker.machine.run(["sh", "-c", "mkdir -p /opt/test/open /opt/test/secret && chmod 1777 /opt/test/open"])
     worker.machine.run(["ln", "-s", "/opt/test/secret", "/opt/test/open/link"])
     worker.publish(worker.base.with_file("/opt/test/open/link/f", "x").with_file("/opt/test/plain", "x"))
@@ -170,7 +170,7 @@ def test_secret_refs_are_written_and_followed(worker: Worker) -> None:
 
 
 def test_an_outage_of_the_api_server_is_survived(worker: Worker) -> None:
-    """API server away: the process stays, units are untouched, no hot loop; afterwards heartbeat and OSC go on alone."""
+    """Contract 1.7, 6.10: API server away: the process stays, units are untouched, no hot loop; afterwards heartbeat and OSC go on alone."""
     pid, kubelet = worker.machine.main_pid(AGENT_UNIT), worker.machine.main_pid("kubelet.service")
     lines = len(worker.machine.journal(AGENT_UNIT).splitlines())
     worker.lab.control_plane.stop_apiserver()
@@ -190,7 +190,7 @@ def test_an_outage_of_the_api_server_is_survived(worker: Worker) -> None:
 
 
 def test_a_frozen_api_server_is_survived(worker: Worker) -> None:
-    """API server that answers nothing: heartbeats resume within a beat of its return."""
+    """Contract 7.1: API server that answers nothing: heartbeats resume within a beat of its return."""
     pid = worker.machine.main_pid(AGENT_UNIT)
     worker.lab.control_plane.freeze_apiserver()
     try:
@@ -203,7 +203,7 @@ def test_a_frozen_api_server_is_survived(worker: Worker) -> None:
 
 
 def test_half_open_connections_do_not_stop_the_heartbeat(worker: Worker) -> None:
-    """Packets of established connections are dropped, new ones work: the next renewal comes within two periods."""
+    """Contract 7.1: packets of established connections are dropped, new ones work: the next renewal comes within two periods."""
     wait_heartbeat(worker)
     last = renewed(worker)
     assert worker.machine.drop_established(6443) > 0
@@ -229,7 +229,7 @@ def test_a_webhook_that_is_down_is_waited_for(worker: Worker) -> None:
 
 
 def test_a_node_that_was_deleted_comes_back(worker: Worker) -> None:
-    """A deleted Node: the agent waits; when the kubelet registered again, checksum and heartbeat come back."""
+    """Contract 1.8, 7.1: a deleted Node: the agent waits; when the kubelet registered again, checksum and heartbeat come back."""
     pid = worker.machine.main_pid(AGENT_UNIT)
     checksum = worker.applied()
     assert checksum is not None
@@ -311,7 +311,7 @@ def test_a_configuration_of_another_version_is_used(machine: Machine, lab: Lab, 
 def test_an_unusable_configuration_is_explained(
     machine: Machine, lab: Lab, agent: AgentSource, content: bytes | None, problem: str
 ) -> None:
-    """A configuration that is missing, malformed or wrong: exit code 1, a line per problem, no traceback."""
+    """Contract 2: a configuration that is missing, malformed or wrong: exit code 1, a line per problem, no traceback."""
     worker = Worker.prepare(lab, machine, agent)
     path = worker.base.pool.agent_config_path
     if content is None:

@@ -35,7 +35,7 @@ def test_config_dir_is_a_flag_of_every_command(arguments: list[str]) -> None:
 
 
 def test_each_problem_is_a_line_without_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A bad configuration is exit code 1 and one line per problem with file and JSON path."""
+    """Contract 2: a bad configuration is exit code 1 and one line per problem with file and JSON path."""
     path = tmp_path / f"config-{GARDENER_VERSION}.yaml"
     path.write_text('{"logLevel": 5, "kind": "x"}')
     assert cli.main([f"--config-dir={tmp_path}"], {}) == 1

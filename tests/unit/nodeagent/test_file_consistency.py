@@ -50,6 +50,7 @@ class Check:
             journal=self.journal,
             units=units,
             hostname="worker-1",
+            root=Path("/"),
             node=lambda: self.node,
             report=self._report,
             repair=self._repair,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agents.core.errors import RetriableError
-from nodeagent.status import StatusBoard
+from nodeagent.status import WRITE, StatusBoard, StatusReconciler
 from tests.support.clock import EPOCH, FakeClock
 
 
@@ -22,7 +22,7 @@ async def test_status_has_all_that_operators_ask_for(board: StatusBoard, tmp_pat
     """Phase, checksum, items with cause, since, attempt and next try, heartbeat and certificate; 0600."""
     await board.phase("failing", checksum="abc")
     await board.failing({"unit a.service": RetriableError("it broke", unit="a")}, next_try=EPOCH + timedelta(seconds=5))
-    await board.heartbeat()
+    board.note_heartbeat()
     await board.certificate(EPOCH + timedelta(days=30))
     path = tmp_path / "run/status.json"
     assert path.stat().st_mode & 0o777 == 0o600
@@ -90,3 +90,11 @@ async def test_the_last_word_wins_when_several_write(board: StatusBoard, tmp_pat
             for part in range(8):
                 group.create_task(board.phase(f"{number}-{part}" * 200))
         assert json.loads((tmp_path / "run/status.json").read_text())["phase"] == f"{number}-7" * 200
+
+
+async def test_a_heartbeat_is_noted_at_once_and_written_by_the_controller(board: StatusBoard, tmp_path: Path) -> None:
+    """Contract 7.1: noting a heartbeat waits for no disk; the status controller writes it."""
+    board.note_heartbeat()
+    assert not (tmp_path / "run/status.json").exists()
+    await StatusReconciler(board).reconcile(WRITE)
+    assert json.loads((tmp_path / "run/status.json").read_text())["heartbeat"] == "2026-01-01T00:00:00+00:00"

@@ -78,7 +78,6 @@ async def test_a_secret_that_vanished_removes_nothing(node: OscAgent) -> None:
         assert node.calls("StopUnit") == 0
 
 
-@pytest.mark.xfail(strict=True, reason="the comparison looks below / instead of below the machine's root")
 async def test_an_intact_machine_is_not_repaired(node: OscAgent) -> None:
     """Contract 9 W14: at the sync period a machine that is as it should be is left alone."""
     node.publish(files=[inline("/etc/of-no-machine", "one")])
@@ -89,7 +88,6 @@ async def test_an_intact_machine_is_not_repaired(node: OscAgent) -> None:
         assert (len(node.host.received), len(node.api.requests("PATCH"))) == before
 
 
-@pytest.mark.xfail(strict=True, reason="a repair starts with a success, which forgets the failures before it")
 async def test_a_drift_that_comes_back_is_no_hot_loop_in_an_outage(node: OscAgent) -> None:
     """Contract 6.10: somebody changes a file again and again while the Node cannot be patched: the back-off still grows."""
     node.publish(files=[inline("/etc/of-no-machine", "one")])
