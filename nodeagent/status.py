@@ -62,6 +62,11 @@ class StatusBoard:
         self._checksum = self._checksum if checksum is None else checksum
         await self.write()
 
+    def note_phase(self, phase: str, *, checksum: str) -> None:
+        """Say what is being done without waiting for the disk."""
+        self._phase, self._checksum = phase, checksum
+        self.changes.send(WRITE)
+
     async def failing(self, causes: Mapping[str, AgentError | str], *, next_try: datetime | None) -> None:
         """Replace the list of failing items; `since` and `attempt` of those that failed before are kept up."""
         now, items = self._clock.now(), {}

@@ -169,7 +169,7 @@ class OperatingSystemConfigReconciler:
         if prepared is None:
             return await self._report(desired, node)
         contents, changes = prepared
-        await self._with.status.phase("applying", checksum=desired.checksum)
+        self._with.status.note_phase("applying", checksum=desired.checksum)
         outcome = await self._with.applier.apply(plan(changes, desired.effective), contents)
         if outcome.restart:
             await self._with.status.phase("restarting")
@@ -178,8 +178,8 @@ class OperatingSystemConfigReconciler:
         if outcome.failed:
             raise await self._failed(outcome, node) from next(iter(outcome.failed.values()))
         self._failures = 0
-        await self._with.status.failing(self._with.jobs.pending, next_try=self._with.clock.now() + LOOK_AGAIN)
         if outcome.waiting:
+            await self._with.status.failing(self._with.jobs.pending, next_try=self._with.clock.now() + LOOK_AGAIN)
             return Result(requeue_after=LOOK_AGAIN)
         await run_to_end(self._with.journal.commit, desired.decoded.document)
         return await self._report(desired, node)
@@ -213,7 +213,8 @@ class OperatingSystemConfigReconciler:
             changes = await asyncio.to_thread(diff, desired.effective, old=old, touched=touched, dirty=dirty)
         await run_to_end(journal.begin, desired.checksum, changes, touched=touched, secret_digests={**before, **now})
         document = await asyncio.to_thread(dump_state, desired.decoded.document)
-        await run_to_end(core_files.write_atomic, self._with.paths.desired, document, mode=_STATE_MODE)
+        # For operators' commands and for a journal that is lost: atomic, but not worth two fsyncs.
+        await run_to_end(core_files.write_atomic, self._with.paths.desired, document, mode=_STATE_MODE, sync=False)
         self._dirty = Dirty()
         self._say(desired, changes, resumed=resumed)
         return contents, changes
@@ -262,6 +263,7 @@ class OperatingSystemConfigReconciler:
     async def _report(self, desired: Desired, node: Node | None) -> Result:
         """Say on the Node that this OSC was applied; without a Node wait for it."""
         if node is None:
+            await self._with.status.failing({}, next_try=None)
             await self._with.status.phase("waitingForNode")
             return Result(requeue_after=WAIT_FOR_NODE)
         await asyncio.to_thread(self._remove_bootstrap_credentials)
@@ -271,9 +273,8 @@ class OperatingSystemConfigReconciler:
             NODES, node.metadata.name, merge(node_metadata.applied_patch(desired.checksum, version))
         )
         log.info("Operating system config applied", checksum=desired.checksum[:12], node=node.metadata.name)
-        await self._with.status.phase("applied")
         await asyncio.to_thread(release_memory)
-        return Result(requeue_after=self._next_look())
+        return await self._rest()
 
     def _next_look(self) -> timedelta:
         return LOOK_AGAIN * 6 if self._with.jobs.watched else self._with.sync_period
