@@ -202,7 +202,9 @@ class _Process:
                 loop.call_soon_threadsafe(resync.send, request)
 
         loop = asyncio.get_running_loop()
-        jobs = UnitJobs(units=self._units, clock=self._clock, notify=self._unit_processed)
+        jobs = UnitJobs(
+            units=self._units, clock=self._clock, notify=self._unit_processed, watched=self._paths.watched_units
+        )
         applier = Applier(
             unit_manager=self._units, jobs=jobs, journal=self._journal, file_removed=file_removed, root=self._paths.root
         )

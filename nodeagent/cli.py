@@ -124,7 +124,14 @@ def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] 
     from nodeagent.app import bootstrap, run  # heavy, and not needed to print a version or a mistake
 
     log = logging.get_logger("gardener-node-agent" if options.command == "run" else "gardener-node-init")
-    log.info("Starting", command=options.command, version=VERSION, gardenerVersion=GARDENER_VERSION, config=str(path))
+    log.info(
+        "Starting",
+        command=options.command,
+        configDir=str(options.config_dir),
+        version=VERSION,
+        gardenerVersion=GARDENER_VERSION,
+        config=str(path),
+    )
     try:
         return asyncio.run(bootstrap(loaded) if options.command == "bootstrap" else run(loaded, options.notify_socket))
     except AgentError as error:

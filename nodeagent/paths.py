@@ -71,6 +71,11 @@ class Paths:
         return self.root / "run/gardener-node-agent/status.json"
 
     @property
+    def watched_units(self) -> Path:
+        """Units that were taken as started while they were still activating."""
+        return self.root / "run/gardener-node-agent/watched-units.json"
+
+    @property
     def own_unit(self) -> Path:
         """Unit file of the agent."""
         return self.systemd / "gardener-node-agent.service"

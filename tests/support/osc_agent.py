@@ -84,7 +84,7 @@ class OscAgent:
         self.journal = Journal(
             pending_path=self.paths.pending_changes, last_applied_path=self.paths.last_applied, clock=self.clock
         )
-        self.jobs = UnitJobs(units=self.units, clock=self.clock, notify=self._notify)
+        self.jobs = UnitJobs(units=self.units, clock=self.clock, notify=self._notify, watched=self.paths.watched_units)
         self.applier = Applier(
             unit_manager=self.units,
             jobs=self.jobs,

@@ -8,10 +8,13 @@ cannot hold back a fleet, and a unit that fails after 12 s is not called applied
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 
+from agents.core import files
 from agents.core.clock import Clock
 from agents.core.errors import AgentError, RetriableError
 from agents.core.logging import get_logger
+from agents.core.yamlio import dump_json, load_yaml
 from nodeagent.controllers.operatingsystemconfig.files import Write
 from osc.diff import CommandName
 from osc.plan import RunUnitCommand, WriteUnit
@@ -23,6 +26,7 @@ log = get_logger(__name__)
 PATIENCE = timedelta(minutes=3)
 """How long a job of a unit that is still activating may take before it counts as done."""
 LOOK_AGAIN = timedelta(seconds=5)
+STATE_MODE = 0o600
 
 Notify = Callable[[str, str, str | None], None]
 """Called with operation, unit and error text after each job; errors are None for a success."""
@@ -59,14 +63,22 @@ def remove_leftovers(step: WriteUnit, unit_files: UnitFiles) -> bool:
 
 
 class UnitJobs:
-    """Runs the OSC's unit commands and remembers jobs that have not ended."""
+    """Runs the OSC's unit commands and remembers jobs that have not ended.
 
-    def __init__(self, *, units: UnitManager, clock: Clock, notify: Notify) -> None:
+    Args:
+        units: systemd.
+        clock: how long a job takes.
+        notify: told about each job's end.
+        watched: file with the units under watch; in /run, because a reboot starts all units anew anyway.
+    """
+
+    def __init__(self, *, units: UnitManager, clock: Clock, notify: Notify, watched: Path) -> None:
         self._units = units
         self._clock = clock
         self._notify = notify
         self._pending: dict[str, _Job] = {}
-        self._watched: set[str] = set()
+        self._watched_path = watched
+        self._watched = _read_names(watched)
 
     @property
     def pending(self) -> Mapping[str, str]:
@@ -82,7 +94,7 @@ class UnitJobs:
         """Forget jobs of units whose definition changes: they get a new job."""
         for name in names:
             self._pending.pop(name, None)
-            self._watched.discard(name)
+            self._watch(name, until_it_ends=False)
 
     async def run(self, step: RunUnitCommand) -> bool:
         """Run a command, or look at the job that an earlier pass started.
@@ -141,7 +153,7 @@ class UnitJobs:
             log.debug("Unit command takes long", unit=name, command=job.command)
             return False
         del self._pending[name]
-        self._watched.add(name)
+        self._watch(name, until_it_ends=True)
         log.error("Unit still activating, taken as started", unit=name, durationSeconds=round(waited))
         self._notify(
             job.command, name, f"still activating after {round(waited)} s ({job.report.reason}), taken as started"
@@ -165,7 +177,27 @@ class UnitJobs:
                 continue
             if state.active_state in ("activating", "deactivating", "reloading"):
                 continue
-            self._watched.discard(name)
+            self._watch(name, until_it_ends=False)
             if state.active_state == "failed":
                 log.error("Unit failed after it was taken as started", unit=name)
                 self._notify("restart", name, "failed after it was taken as started")
+
+    def _watch(self, name: str, *, until_it_ends: bool) -> None:
+        """Begin or end to watch a unit; a few bytes on a tmpfs, written at once."""
+        changed = self._watched | {name} if until_it_ends else self._watched - {name}
+        if changed == self._watched:
+            return
+        self._watched = changed
+        try:
+            files.write_atomic(self._watched_path, dump_json(sorted(changed)), mode=STATE_MODE, sync=False)
+        except files.FileError as error:
+            log.error("Units under watch not written down", error=error)
+
+
+def _read_names(path: Path) -> set[str]:
+    try:
+        names = load_yaml(files.read_optional(path) or b"[]")
+    except AgentError as error:
+        log.error("Units under watch unreadable", error=error)
+        return set()
+    return {name for name in names if isinstance(name, str)} if isinstance(names, list) else set()

@@ -18,6 +18,14 @@ def test_everything_of_the_osc_is_on_the_machine(worker: Worker) -> None:
     assert worker.machine.run(["sysctl", "-n", "net.core.somaxconn"]).stdout.strip() == "2048"
 
 
+def test_the_start_is_logged_with_its_flags(worker: Worker) -> None:
+    """Contract 1.2: after validation the flags are logged, with version and configuration file."""
+    start = next(line for line in worker.machine.journal(AGENT_UNIT).splitlines() if '"msg": "Starting"' in line)
+    fields = json.loads(start)
+    assert (fields["configDir"], fields["command"]) == (AGENT_FOLDER, "run")
+    assert fields["config"] == worker.base.pool.agent_config_path
+
+
 def test_state_files_have_their_modes(worker: Worker) -> None:
     """Contract 3, 9 W22: modes of the agent's own files and directories."""
     modes = {

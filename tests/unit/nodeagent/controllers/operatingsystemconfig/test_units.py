@@ -4,6 +4,7 @@ import asyncio
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -122,12 +123,12 @@ async def test_a_slow_job_is_looked_at_every_5_s_beside_a_failing_item(node: Osc
 
 
 async def test_a_bus_that_goes_away_during_a_slow_job_does_not_run_it_twice(
-    host: FakeSystemd, clock: FakeClock
+    host: FakeSystemd, clock: FakeClock, tmp_path: Path
 ) -> None:
     """Contract 6.7: a job that could not be looked at is looked at later; it is not started a second time."""
     host.write_unit("slow.service", gate("slow"))
     units = SystemdUnitManager(address=host.address)
-    jobs = UnitJobs(units=units, clock=clock, notify=Notes())
+    jobs = UnitJobs(units=units, clock=clock, notify=Notes(), watched=tmp_path / "watched")
     assert await jobs.run(RESTART) is False
     await host.stop_bus()
     with suppress(RetriableError):
@@ -187,10 +188,12 @@ class Endless:
     ("command", "state"),
     [("restart", "activating"), ("restart", "deactivating"), ("restart", "inactive"), ("stop", "deactivating")],
 )
-async def test_only_activating_counts_as_done_after_3_minutes(command: str, state: str, clock: FakeClock) -> None:
+async def test_only_activating_counts_as_done_after_3_minutes(
+    command: str, state: str, clock: FakeClock, tmp_path: Path
+) -> None:
     """Contract 6.7: only a job that is still activating is taken as done; a unit that does not stop is not stopped."""
     units, notes = Endless(state), Notes()
-    jobs = UnitJobs(units=units, clock=clock, notify=notes)  # type: ignore[arg-type]
+    jobs = UnitJobs(units=units, clock=clock, notify=notes, watched=tmp_path / "watched")  # type: ignore[arg-type]
     step = RunUnitCommand(name="slow.service", command=command)  # type: ignore[arg-type]
     assert await jobs.run(step) is False
     clock.advance(179)
@@ -198,6 +201,19 @@ async def test_only_activating_counts_as_done_after_3_minutes(command: str, stat
     clock.advance(2)
     assert await jobs.run(step) is (state == "activating")
     assert units.started == [command]
+
+
+async def test_the_watch_survives_a_restart_of_the_agent(node: OscAgent) -> None:
+    """Contract 6.7: a unit under watch stays so in the next process, and its late failure is reported there."""
+    node.publish(units=[{"name": "slow.service", "content": gate("slow")}])
+    async with node.controlling():
+        await asyncio.sleep(200)
+        assert node.jobs.watched == {"slow.service"}
+    node.start_process()
+    assert node.jobs.watched == {"slow.service"}
+    node.paths.watched_units.write_text("[")
+    node.start_process()
+    assert node.jobs.watched == frozenset()
 
 
 async def test_a_changed_definition_gets_a_new_job(node: OscAgent) -> None:
