@@ -64,6 +64,14 @@ def wait_ended(pid: int) -> None:
     wait_for(lambda: not command_line.exists() or not command_line.read_bytes(), timeout=20, what="end of the process")
 
 
+def is_traced(pid: int, tracer: int) -> bool:
+    """Tell whether strace has attached; a heartbeat may have met its end there already."""
+    try:
+        return f"TracerPid:\t{tracer}\n" in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return True
+
+
 @contextmanager
 def killed_at(pid: int, calls: str, number: int, log: Path) -> Iterator[None]:
     """Send SIGKILL to a process at the N-th of some calls of any of its threads."""
@@ -82,11 +90,7 @@ def killed_at(pid: int, calls: str, number: int, log: Path) -> Iterator[None]:
     ]
     tracer = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        wait_for(
-            lambda: f"TracerPid:\t{tracer.pid}" in Path(f"/proc/{pid}/status").read_text() or None,
-            timeout=10,
-            what="strace",
-        )
+        wait_for(lambda: is_traced(pid, tracer.pid), timeout=10, what="strace")
         yield
     finally:
         # A tracer that dies lets its tracees go; asked politely it may wait for one of them.
