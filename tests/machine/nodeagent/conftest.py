@@ -1,15 +1,26 @@
 """One worker node for each module of tests; each test leaves it as the base OSC says, and that is checked."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from itertools import count
 
 import pytest
 
 from tests.lab.agent import AgentSource
 from tests.lab.cluster import Lab
+from tests.lab.worker_osc import AGENT_UNIT
 from tests.support.worker import Worker
 
 _numbers = count(1)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show what the agent of the test's worker said when a test failed."""
+    report = yield
+    worker = getattr(item, "funcargs", {}).get("worker")
+    if report.failed and report.when == "call" and isinstance(worker, Worker):
+        report.sections.append(("the agent's journal", worker.machine.journal(AGENT_UNIT, lines=80)))
+    return report
 
 
 @pytest.fixture(scope="module")
