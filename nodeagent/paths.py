@@ -21,6 +21,16 @@ class Paths:
         return self.base / "tmp"
 
     @property
+    def extractions(self) -> Path:
+        """Says that files are being copied out of images; still there after a start if that was interrupted."""
+        return self.temporary / "extractions.json"
+
+    @property
+    def image_mounts(self) -> str:
+        """How the paths of directories begin at which images are mounted for a moment."""
+        return str(self.temporary / "mount-image-")
+
+    @property
     def credentials(self) -> Path:
         """Directory of kubeconfig and bootstrap token, 0700."""
         return self.base / "credentials"

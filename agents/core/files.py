@@ -18,7 +18,7 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -31,6 +31,7 @@ _LONGEST_NAME = 255
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _PERMISSIONS = 0o777
 DIRECTORY_MODE = 0o755
+_PIECE_BYTES = 1024 * 1024
 
 
 class Change(IntEnum):
@@ -160,6 +161,39 @@ def remove_stale_temporaries(paths: Iterable[Path]) -> list[Path]:
     return [stale for path in paths if remove(stale := path.with_name(temporary_name(path.name)))]
 
 
+@dataclass(frozen=True, slots=True)
+class OpenFile:
+    """Content that lies in an open regular file: read in pieces, so it is never in memory as a whole.
+
+    Attributes:
+        descriptor: stays the caller's; its position is not used.
+        size: in bytes.
+        proceed: called before each piece; what it raises ends the work and leaves nothing behind.
+    """
+
+    descriptor: int
+    size: int
+    proceed: Callable[[], None] = lambda: None
+
+    def __len__(self) -> int:
+        return self.size
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the content.
+
+        Raises:
+            OSError: it cannot be read, or became shorter meanwhile.
+        """
+        offset = 0
+        while offset < self.size:
+            self.proceed()
+            piece = os.pread(self.descriptor, min(_PIECE_BYTES, self.size - offset), offset)
+            if not piece:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            offset += len(piece)
+            yield piece
+
+
 @dataclass(slots=True)
 class _Staged:
     path: Path
@@ -195,7 +229,7 @@ class Batch:
     def __len__(self) -> int:
         return len(self._staged)
 
-    def stage(self, path: Path, content: bytes, *, mode: int) -> Change:
+    def stage(self, path: Path, content: bytes | OpenFile, *, mode: int) -> Change:
         """Write the temporary file, or nothing if the target already is as wanted; a wrong mode alone is set at once."""
         mode &= _PERMISSIONS
         try:
@@ -262,7 +296,7 @@ class Batch:
         return self._directories[path.parent]
 
 
-def _write_temporary(path: Path, directory: int, content: bytes, mode: int) -> _Staged:
+def _write_temporary(path: Path, directory: int, content: bytes | OpenFile, mode: int) -> _Staged:
     temporary = temporary_name(path.name)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(temporary, dir_fd=directory)
@@ -271,10 +305,11 @@ def _write_temporary(path: Path, directory: int, content: bytes, mode: int) -> _
     try:
         os.fchown(staged.descriptor, os.geteuid(), os.getegid())
         os.fchmod(staged.descriptor, mode)
-        view = memoryview(content)
-        while view:
-            view = view[os.write(staged.descriptor, view) :]
-    except OSError:
+        for piece in _pieces(content):
+            view = memoryview(piece)
+            while view:
+                view = view[os.write(staged.descriptor, view) :]
+    except BaseException:
         _discard(staged)
         raise
     return staged
@@ -286,7 +321,11 @@ def _discard(staged: _Staged) -> None:
         os.unlink(staged.temporary, dir_fd=staged.directory)
 
 
-def _compare(path: Path, directory: int, content: bytes, mode: int) -> Change:
+def _pieces(content: bytes | OpenFile) -> Iterable[bytes]:
+    return (content,) if isinstance(content, bytes) else content.pieces()
+
+
+def _compare(path: Path, directory: int, content: bytes | OpenFile, mode: int) -> Change:
     """Return what would have to change for the target to be as wanted.
 
     Raises:
@@ -304,7 +343,7 @@ def _compare(path: Path, directory: int, content: bytes, mode: int) -> Change:
         return Change.CONTENT
     descriptor = os.open(path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
     with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor, not a path
-        if file.read() != content:
+        if any(file.read(len(piece)) != piece for piece in _pieces(content)):
             return Change.CONTENT
     return Change.NONE if stat.S_IMODE(found.st_mode) == mode else Change.MODE
 

@@ -1,13 +1,47 @@
-"""Files out of container images (contract 6.16).
+"""Files out of container images (contract 6.16), with `ctr`.
+
+An image is pulled, mounted as a read-only view below `tmp/`, and the files are copied beside their targets and renamed.
+Nothing stays: mount, snapshot, lease, directory and, unless it was there before, the image's record are removed after
+success, failure and cancellation; what a kill leaves is removed by `clean` or before the next extraction.
+
+An image that is named by its digest and that containerd still has is not pulled again: the machine needs no registry
+for what is there (the node agent's own image, left by the init script). One that is named by a tag alone is resolved
+each time it is extracted, and all files of one extraction are of the same image even if the tag moves meanwhile. Between
+two extractions nobody looks whether the tag has moved: the files on the disk stay those of the image that was current
+when the OperatingSystemConfig brought them. Gardener renders digests, so this is said in the log.
 
 Source: gardener pkg/nodeagent/registry/containerd_extractor.go; deviations W8, W23 and W33 of contract section 9.
 """
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import contextlib
+import os
+import re
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
 from typing import Protocol
+from weakref import WeakValueDictionary
 
-from agents.core.errors import AgentError
+from agents.core import files
+from agents.core.errors import AgentError, RetriableError
+from agents.core.logging import get_logger
+from agents.core.threads import Stop, run_to_end, run_until_stopped
+from nodeagent.host import image_files
+from nodeagent.host.ctr import Ctr, CtrError
+from nodeagent.host.extraction_ledger import LABEL, ExtractionLedger
+from nodeagent.paths import Paths
+
+log = get_logger(__name__)
+
+PULL_DEADLINE = timedelta(minutes=3)
+"""What Gardener's agent allows a whole reconcile; containerd resumes a layer that was cut off."""
+_DEFAULT_SOURCE = "/gardener-node-agent"
+_OLD_SOURCE = "/ko-app/gardener-node-agent"
+_REFERENCE = re.compile(r"[\w.:/@+\[\]-]+", re.ASCII)
+_NO_SPACE = "no space left on device"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +78,182 @@ class ImageExtractor(Protocol):
     async def clean(self) -> None:
         """Remove mounts, snapshots, leases, image records and temporary directories that a killed run left.
 
-        To be called once after a start, before the first `extract`. Never raises but for cancellation: what cannot be
-        removed now is removed the next time.
+        To be called once after a start. Never raises but for cancellation: what cannot be removed now is removed before
+        the next extraction. Costs nothing if nothing was left.
         """
         ...
+
+
+class ImageError(RetriableError):
+    """No file of an image can be had; fields: `image` and `problem`."""
+
+
+class CtrImageExtractor:
+    """An ImageExtractor that stands on containerd's client."""
+
+    def __init__(self, *, paths: Paths, ctr: Ctr, pull_deadline: timedelta = PULL_DEADLINE) -> None:
+        self._paths = paths
+        self._ctr = ctr
+        self._pull_deadline = pull_deadline
+        self._ledger = ExtractionLedger(paths=paths, ctr=ctr)
+        self._lock = asyncio.Lock()
+        self._under_way = 0
+        self._interrupted = False
+        self._untidy = False
+        self._by_image: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def extract(self, image: str, wanted: Sequence[Extraction]) -> Mapping[str, bool | AgentError]:
+        """See ImageExtractor."""
+        try:
+            # Kept in the dictionary for as long as somebody holds or awaits it.
+            lock = self._by_image.setdefault(image, asyncio.Lock())
+            async with lock, self._recorded(), self._mounted(image) as mount:
+                return {extraction.target: await self._copy(mount, image, extraction) for extraction in wanted}
+        except AgentError as error:
+            failure = error
+        except Exception as error:  # noqa: BLE001 - one image's failure must not become its caller's
+            log.error("Image extraction failed unexpectedly", image=image, error=error)
+            failure = ImageError("image extraction failed", image=image, problem=repr(error))
+        return {extraction.target: failure for extraction in wanted}
+
+    async def clean(self) -> None:
+        """See ImageExtractor."""
+        async with self._lock:
+            if self._under_way == 0:
+                try:
+                    await self._clean()
+                except AgentError as error:
+                    log.error("Leftovers of an interrupted image extraction not removed", error=error)
+
+    async def _clean(self) -> None:
+        if await self._ledger.has_leftovers():
+            await self._ledger.clean()
+            log.info("Leftovers of an interrupted image extraction removed")
+
+    @contextlib.asynccontextmanager
+    async def _recorded(self) -> AsyncIterator[None]:
+        """Hold the ledger open; the first one in opens it, the last one out closes it."""
+        async with self._lock:
+            if self._under_way == 0:
+                await self._clean()
+                await self._ledger.open()
+                self._interrupted = self._untidy = False
+            self._under_way += 1
+        try:
+            yield
+        except BaseException:
+            self._interrupted = True
+            raise
+        finally:
+            async with self._lock:
+                self._under_way -= 1
+                if self._under_way == 0 and not self._untidy:
+                    await self._quietly(self._ledger.close(interrupted=self._interrupted))
+
+    async def _quietly(self, removal: Awaitable[None]) -> None:
+        """Remove something; a failure is logged and keeps the ledger open, so that it is tried again before the next one."""
+        try:
+            await removal
+        except AgentError as error:
+            self._untidy = True
+            log.error("Image extraction not cleaned up; tried again before the next one", error=error)
+
+    @contextlib.asynccontextmanager
+    async def _mounted(self, image: str) -> AsyncIterator[Path]:
+        """Have the image, mounted; afterwards as if it had never been here."""
+        _check(image)
+        async with self._image(image) as present:
+            directory = Path(await run_to_end(self._make_directory))
+            try:
+                await self._mount(image, directory, present=present)
+                yield directory
+            finally:
+                await self._quietly(self._ledger.unmount(directory))
+
+    @contextlib.asynccontextmanager
+    async def _image(self, image: str) -> AsyncIterator[bool]:
+        """Remove the image's record afterwards, unless somebody else had brought it; yield whether it is there already."""
+        present = bool(await self._ctr.images(f'name=="{image}"'))
+        ours = not present or bool(await self._ctr.images(f'name=="{image}",labels."{LABEL}"==true'))
+        try:
+            yield present
+        finally:
+            if ours:
+                await self._quietly(self._ctr.remove_images(image))
+
+    async def _mount(self, image: str, directory: Path, *, present: bool) -> None:
+        pinned = "@" in image
+        if present and pinned:
+            try:
+                await self._ctr.mount(image, directory)
+            except CtrError as error:
+                log.debug("Image is there, but not complete", image=image, error=error)
+            else:
+                return
+        await self._pull(image, label=None if present else LABEL)
+        if not pinned:
+            log.info("Image is named by a tag, not by a digest: it may be another one the next time", image=image)
+        try:
+            await self._ctr.mount(image, directory)
+        except CtrError as error:
+            raise ImageError("image not mounted", image=image, problem=error.fields["problem"]) from error
+
+    async def _pull(self, image: str, *, label: str | None) -> None:
+        try:
+            await self._ctr.pull(image, label=label, deadline=self._pull_deadline)
+        except AgentError as error:
+            cause = str(error.fields.get("problem") or error)
+            if _NO_SPACE in cause:
+                # Half a layer would keep the disk full until containerd's next collection, which may be hours away.
+                await self._quietly(self._ctr.collect_garbage(f"{self._paths.image_mounts}collect"))
+            raise ImageError("image not pulled", image=image, problem=cause) from error
+
+    async def _copy(self, mount: Path, image: str, wanted: Extraction) -> bool | AgentError:
+        try:
+            return await run_until_stopped(lambda stop: self._copy_blocking(mount, wanted, stop))
+        except image_files.ImageFileError as error:
+            error.fields["image"] = image
+            return error
+        except AgentError as error:
+            return error
+
+    def _copy_blocking(self, mount: Path, wanted: Extraction, stop: Stop) -> bool:
+        try:
+            return self._copy_file(mount, wanted.source, wanted, stop)
+        except image_files.NotInImage:
+            if wanted.source != _DEFAULT_SOURCE:
+                raise
+            with contextlib.suppress(image_files.NotInImage):
+                return self._copy_file(mount, _OLD_SOURCE, wanted, stop)
+            raise
+
+    def _copy_file(self, mount: Path, source: str, wanted: Extraction, stop: Stop) -> bool:
+        target = self._paths.root / wanted.target.lstrip("/")
+        with image_files.open_file(mount, source) as descriptor, files.Batch() as batch:
+            content = files.OpenFile(descriptor, os.fstat(descriptor).st_size, proceed=stop)
+            change = batch.stage(target, content, mode=wanted.mode)
+            for error in batch.commit().values():
+                raise error
+        if change is files.Change.CONTENT:
+            log.info("File written", path=str(target), source=source)
+        elif change:
+            log.info("File mode set", path=str(target), mode=f"{wanted.mode:04o}")
+        return change is files.Change.CONTENT
+
+    def _make_directory(self) -> str:
+        files.ensure_directory(self._paths.temporary, mode=0o700)
+        prefix = Path(self._paths.image_mounts)
+        try:
+            return tempfile.mkdtemp(prefix=prefix.name, dir=prefix.parent)
+        except OSError as error:
+            raise files.FileError("directory not created", prefix.parent, error) from error
+
+
+def _check(image: str) -> None:
+    """Refuse what `ctr` could take for an option or a filter.
+
+    Raises:
+        ImageError: it is no image reference.
+    """
+    if not image or image.startswith("-") or not _REFERENCE.fullmatch(image):
+        raise ImageError("image not pulled", image=image[:256], problem="not an image reference")

@@ -1,4 +1,8 @@
-"""Remove what a kill left behind: temporary files beside everything that the agent writes, and its scratch directory's content."""
+"""Remove what a kill left behind: temporary files beside everything that the agent writes, and its scratch directory's content.
+
+Except where an image may still be mounted: what lies below such a mount is not ours to delete. `ImageExtractor.clean`
+unmounts first.
+"""
 
 import asyncio
 import shutil
@@ -31,6 +35,8 @@ class StaleFiles:
         try:
             files.ensure_directory(self._paths.temporary, mode=0o700)
             for leftover in self._paths.temporary.iterdir():
+                if leftover == self._paths.extractions or str(leftover).startswith(self._paths.image_mounts):
+                    continue
                 shutil.rmtree(leftover) if leftover.is_dir() and not leftover.is_symlink() else leftover.unlink()
         except (AgentError, OSError) as error:
             log.error("Scratch directory not cleaned", path=str(self._paths.temporary), error=error)

@@ -31,10 +31,17 @@ _DEVELOPMENT_ONLY = shutil.ignore_patterns(
     "mypy*", "ruff*", "PyInstaller*", "pyinstaller*", "_pyinstaller*", "pytest*", "_pytest*", "hypothesis*", "uv*", "pip*",
     "rich*", "pygments*", "markdown_it*", "mdurl*", "setuptools*", "coverage*", "importlinter*", "import_linter*", "grimp*", "ast_serialize*", "*.dist-info",
 )  # fmt: skip
+SOURCE_PYTHON = f"{_FOLDER}/python/bin/python3"
+"""The interpreter that the source kind brings to a machine, to be run with `SOURCE_ENVIRONMENT`."""
+SOURCE_ENVIRONMENT = {
+    "PYTHONHOME": f"{_FOLDER}/python",
+    "PYTHONPATH": f"{_FOLDER}/src:{_FOLDER}/site",
+    "LD_LIBRARY_PATH": f"{_FOLDER}/python/lib",
+}
 _WRAPPER = f"""\
 #!/bin/sh
-export PYTHONHOME={_FOLDER}/python PYTHONPATH={_FOLDER}/src:{_FOLDER}/site LD_LIBRARY_PATH={_FOLDER}/python/lib
-exec {_FOLDER}/python/bin/python3 -m nodeagent "$@"
+export {" ".join(f"{name}={value}" for name, value in SOURCE_ENVIRONMENT.items())}
+exec {SOURCE_PYTHON} -m nodeagent "$@"
 """
 
 

@@ -21,6 +21,7 @@ from tests.lab.machine import Machine, MachinePlace, Storage
 from tests.lab.network import SERVER_ADDRESS, SERVER_NAME, LabNetwork, MachineAddress
 from tests.lab.processes import find
 from tests.lab.progress import Say, silent
+from tests.lab.registry import Kind, Registry
 from tests.lab.requests import Request, RequestLog, unexpected_denials
 from tests.lab.state import Ledger
 from tests.lab.tokens import new_token, token_secret
@@ -115,6 +116,13 @@ class Lab:
     def counterparts(self) -> Counterparts:
         """Authorizer and CSR approver."""
         return Counterparts(self.control_plane)
+
+    def registry(self, kind: Kind = "tls") -> Registry:
+        """Return a container registry in the lab's network; started when it is asked for first."""
+        self.require_up()
+        registry = Registry(self.ledger, self.network, kind)
+        registry.start()
+        return registry
 
     @property
     def api(self) -> Api:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.lab.binaries import Binaries
 from tests.lab.errors import LabError
-from tests.lab.network import SERVER_ADDRESS, SERVER_NAME, MachineAddress
+from tests.lab.network import REGISTRY_NAME, SERVER_ADDRESS, SERVER_NAME, MachineAddress
 from tests.lab.packages import CNI_PLUGINS, cni_folder, program
 from tests.lab.pause import PAUSE_IMAGE
 
@@ -191,7 +191,7 @@ def _files(hostname: str, where: MachineAddress) -> dict[str, str]:
     return {
         "etc/hostname": f"{hostname}\n",
         "etc/machine-id": f"{uuid.uuid4().hex}\n",
-        "etc/hosts": f"127.0.0.1 localhost\n{where.address} {hostname}\n{SERVER_ADDRESS} {SERVER_NAME}\n",
+        "etc/hosts": f"127.0.0.1 localhost\n{where.address} {hostname}\n{SERVER_ADDRESS} {SERVER_NAME} {REGISTRY_NAME}\n",
         "etc/resolv.conf": "",
         "etc/fstab": "",
         "etc/environment": "",

@@ -18,6 +18,7 @@ from tests.lab.state import Ledger, locked
 
 SERVER_ADDRESS = "10.200.0.1"
 SERVER_NAME = "api.lab.internal"
+REGISTRY_NAME = "registry.lab.internal"
 _HOST_NETWORKS = ipaddress.ip_network("10.250.0.0/16")
 _FIRST_MACHINE = 11
 _PREFIX_LENGTH = 24

@@ -90,6 +90,7 @@ TOOLS: tuple[Tool, ...] = (
     _tool("dbus-daemon", "dbus"),
     _tool("containerd", "containerd"),
     _tool("ctr", "containerd"),
+    _tool("docker-registry", "docker-registry"),
     _tool("runc", "runc"),
     Tool("CNI plugins", "containernetworking-plugins", cni_folder),
     Tool("static busybox", "busybox-static", static_busybox),
