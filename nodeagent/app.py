@@ -6,6 +6,7 @@ Source: gardener cmd/gardener-node-agent/app/app.go (contract 1.4); architecture
 import asyncio
 import os
 import threading
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from random import Random, SystemRandom
@@ -32,14 +33,15 @@ from nodeagent.controllers.operatingsystemconfig.controller import (
     CONTROLLER,
     Dependencies,
     OperatingSystemConfigReconciler,
-    reference,
 )
 from nodeagent.controllers.operatingsystemconfig.units import UnitJobs
 from nodeagent.credentials import ClientFactory, CredentialsManager, bootstrap_access, read_bootstrap_token
 from nodeagent.host.consistency import Finding
 from nodeagent.host.hostname import read_hostname
 from nodeagent.host.machine_name import read_machine_name
+from nodeagent.host.node_events import NodeEvents, reference
 from nodeagent.host.node_identity import NodeIdentity, hostname_selector
+from nodeagent.host.units_in_use import UnitsInUse
 from nodeagent.paths import Paths
 from nodeagent.startup.file_consistency import FileConsistency
 from nodeagent.startup.kubelet_bootstrap_kubeconfig import KubeletBootstrapKubeconfig
@@ -91,6 +93,7 @@ class _Process:
         self._metrics = Metrics()
         self._sync = InformerSync(clock=self._clock)
         self._units = SystemdUnitManager()
+        self._in_use = UnitsInUse()
         self._journal = Journal(
             pending_path=self._paths.pending_changes, last_applied_path=self._paths.last_applied, clock=self._clock
         )
@@ -186,7 +189,7 @@ class _Process:
         )
         self._manager.add_controller(
             lease.new_controller(
-                client=client, nodes=shoot.nodes, hostname=self._hostname, clock=self._clock, renewed=self._renewed
+                client=client, nodes=shoot.nodes, identity=shoot.identity, clock=self._clock, renewed=self._renewed
             )
         )
         self._manager.add_controller(status.new_controller(self._status))
@@ -202,8 +205,13 @@ class _Process:
                 loop.call_soon_threadsafe(resync.send, request)
 
         loop = asyncio.get_running_loop()
+        events = NodeEvents(recorder=shoot.cluster.recorder, node=lambda: shoot.identity.node, controller=CONTROLLER)
         jobs = UnitJobs(
-            units=self._units, clock=self._clock, notify=self._unit_processed, watched=self._paths.watched_units
+            units=self._units,
+            clock=self._clock,
+            notify=events.unit_processed,
+            watched=self._paths.watched_units,
+            in_use=self._in_use,
         )
         applier = Applier(
             unit_manager=self._units, jobs=jobs, journal=self._journal, file_removed=file_removed, root=self._paths.root
@@ -247,20 +255,6 @@ class _Process:
             component="osc-checker",
         )
 
-    def _unit_processed(self, operation: str, unit: str, error: str | None) -> None:
-        node = self._shoot.identity.node
-        if node is None:
-            return
-        note = f"processed {operation} of unit {unit}" + (f" failed with error {error}" if error else "")
-        self._shoot.cluster.recorder.event(
-            reference(node),
-            event_type="Warning" if error else "Normal",
-            reason=f"SystemDUnit{operation.capitalize()}",
-            action=operation,
-            note=note,
-            controller=CONTROLLER,
-        )
-
     async def _renewed(self) -> None:
         self._last_heartbeat = self._clock.monotonic()
         self._status.note_heartbeat()
@@ -295,4 +289,17 @@ class _ShootCluster:
             SECRETS, namespace=NAMESPACE, field_selector=f"metadata.name={secret_name}"
         )
         self.nodes: Informer[Node] = cluster.cache.informer(NODES, label_selector=hostname_selector(hostname).label)
-        self.identity = NodeIdentity(hostname=hostname, nodes=self.nodes)
+        self.identity = NodeIdentity(hostname=hostname, nodes=self.nodes, ambiguous=self._say_ambiguous)
+
+    def _say_ambiguous(self, nodes: Sequence[Node]) -> None:
+        names = ", ".join(sorted(node.metadata.name for node in nodes))
+        for node in nodes:
+            self.cluster.recorder.event(
+                reference(node),
+                event_type="Warning",
+                reason="HostNameNotUnique",
+                action="Identify",
+                note=f"Several Nodes carry the host name {self.identity.hostname}: {names}. Which is this machine's "
+                "cannot be told, so there is no heartbeat until only one of them is left",
+                controller="gardener-node-agent",
+            )

@@ -20,8 +20,8 @@ from weakref import WeakValueDictionary
 
 from agents.core.logging import get_logger
 from systemd.bus import CALL_DEADLINE_SECONDS, SYSTEM_BUS, Method, SystemBus, Variant
-from systemd.errors import SystemdError
-from systemd.units import check_name, object_path
+from systemd.errors import BusUnavailable, SystemdError
+from systemd.units import check_name, is_loadable, object_path
 
 log = get_logger(__name__)
 
@@ -42,6 +42,7 @@ _JOB_REMOVED = (
     f"type='signal',sender='{_DESTINATION}',path='{_MANAGER_PATH}',interface='{_MANAGER}',member='JobRemoved'"
 )
 _METHODS: dict[Command, str] = {"start": "StartUnit", "stop": "StopUnit", "restart": "RestartUnit"}
+_CHANGED_MONOTONIC = "StateChangeTimestampMonotonic"
 _JOB_REMOVED_ARGUMENTS = 4
 _RUNTIME = False  # for the coming boots, not only until the next one
 _FORCE = True  # links that are in the way are replaced
@@ -82,6 +83,8 @@ class UnitState:
     """Object path of the job that is queued or running for it."""
     needs_reload: bool = False
     state_changed: datetime | None = None
+    changed_monotonic: float | None = None
+    """When its state changed, in seconds of the monotonic clock, which nobody sets."""
     invocation_id: str = ""
 
     @property
@@ -147,6 +150,22 @@ class UnitManager(Protocol):
 
     async def list_units(self) -> list[UnitState]:
         """Return all loaded units, without the fields that only `unit` fills."""
+        ...
+
+    async def states(self, names: Sequence[str]) -> Mapping[str, UnitState]:
+        """Return the states of units by the names that were asked for, in one call, as `list_units`."""
+        ...
+
+    async def last_change(self, name: str) -> float | None:
+        """Return when a unit's state changed, in seconds of the monotonic clock; None if it never did."""
+        ...
+
+    async def triggered_by(self, name: str) -> Sequence[str]:
+        """Return the timers, sockets and paths that start a unit."""
+        ...
+
+    async def service_type(self, name: str) -> str:
+        """Return a service's type, for example `oneshot`."""
         ...
 
 
@@ -233,6 +252,46 @@ class SystemdUnitManager:
         """Return all loaded units, without the fields that only `unit` fills."""
         (rows,) = await self._bus.call(_manager("ListUnits"))
         return [_row(row) for row in _sequence(rows)]
+
+    async def states(self, names: Sequence[str]) -> Mapping[str, UnitState]:
+        """Return the states of units by the names that were asked for, without the fields that only `unit` fills.
+
+        An alias has the state of its unit. A name that cannot have a state is left out: one that systemd refuses, and a
+        template.
+
+        Raises:
+            SystemdError: they could not be asked.
+        """
+        wanted = [name for name in dict.fromkeys(names) if is_loadable(name)]
+        try:
+            (answer,) = await self._bus.call(_manager("ListUnitsByNames", "as"), wanted)
+            rows = _sequence(answer)
+        except BusUnavailable:
+            raise
+        except SystemdError as error:
+            log.debug("Units have no state", units=wanted, error=error)
+            rows = ()
+        # systemd answers in the order of the names; its own name for a unit may be another one, if an alias was asked for.
+        if len(rows) == len(wanted):
+            return {name: replace(_row(row), name=name) for name, row in zip(wanted, rows, strict=True)}
+        if len(wanted) == 1:
+            return {}
+        return {name: state for one in wanted for name, state in (await self.states([one])).items()}
+
+    async def last_change(self, name: str) -> float | None:
+        """Return when a unit's state changed, in seconds of the monotonic clock; None if it never did."""
+        check_name(name)
+        return _seconds(await self._property(name, _UNIT, _CHANGED_MONOTONIC))
+
+    async def triggered_by(self, name: str) -> Sequence[str]:
+        """Return the timers, sockets and paths that start a unit."""
+        check_name(name)
+        return [str(unit) for unit in _sequence(await self._property(name, _UNIT, "TriggeredBy"))]
+
+    async def service_type(self, name: str) -> str:
+        """Return a service's type, for example `oneshot`; only units that end in `.service` have one."""
+        check_name(name)
+        return str(await self._property(name, _SERVICE, "Type"))
 
     async def _switch(self, method: Method, names: Sequence[str], *flags: bool) -> None:
         if not names:
@@ -384,6 +443,11 @@ def _row(row: object) -> UnitState:
     return UnitState(str(name), str(load_state), str(active_state), str(sub_state), job=str(job) if job_id else None)
 
 
+def _seconds(value: object) -> float | None:
+    """Read a time in microseconds; systemd says 0 for never."""
+    return value / 1_000_000 if isinstance(value, int) and value else None
+
+
 def _state(name: str, found: Mapping[str, object], result: str) -> UnitState:
     job = _sequence(found.get("Job"))
     changed = found.get("StateChangeTimestamp")
@@ -398,6 +462,7 @@ def _state(name: str, found: Mapping[str, object], result: str) -> UnitState:
         result=result,
         job=str(job[1]) if job and job[0] else None,
         needs_reload=bool(found.get("NeedDaemonReload")),
+        changed_monotonic=_seconds(found.get(_CHANGED_MONOTONIC)),
         state_changed=_EPOCH + timedelta(microseconds=changed) if isinstance(changed, int) and changed else None,
         invocation_id=bytes(invocation).hex() if isinstance(invocation, bytes) else "",
     )

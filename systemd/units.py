@@ -1,5 +1,6 @@
 """Names of units: where their files are, what systemd calls their objects, which names can be part of a path."""
 
+import re
 from pathlib import Path
 from string import ascii_letters, digits
 
@@ -11,7 +12,26 @@ UNIT_DIRECTORY = Path("etc/systemd/system")
 SEARCH_DIRECTORIES = (UNIT_DIRECTORY, Path("usr/lib/systemd/system"), Path("lib/systemd/system"))
 """Where unit files are looked up, first hit wins (contract 7.11)."""
 
+SUFFIXES = frozenset(
+    f".{kind}"
+    for kind in (
+        "automount",
+        "device",
+        "mount",
+        "path",
+        "scope",
+        "service",
+        "slice",
+        "socket",
+        "swap",
+        "target",
+        "timer",
+    )
+)
+"""What a unit's name ends in; systemd.unit(5)."""
+
 _LONGEST_NAME_BYTES = 255
+_NAME = re.compile(r"[A-Za-z0-9:_.\\@-]+")
 _PLAIN = frozenset(ascii_letters + digits)
 _OBJECT_PREFIX = "/org/freedesktop/systemd1/unit/"
 
@@ -25,6 +45,13 @@ def check_name(name: str) -> None:
     too_long = len(name.encode("utf-8", "surrogatepass")) > _LONGEST_NAME_BYTES
     if name in ("", ".", "..") or "/" in name or "\0" in name or too_long:
         raise InvalidUnit("name cannot be part of a path", {"unit": name[:_LONGEST_NAME_BYTES]})
+
+
+def is_loadable(name: str) -> bool:
+    """Tell whether systemd would look for a unit of this name: it is well formed, and no template without an instance."""
+    stem, dot, kind = name.rpartition(".")
+    well_formed = stem != "" and f"{dot}{kind}" in SUFFIXES and _NAME.fullmatch(name) is not None
+    return well_formed and len(name) <= _LONGEST_NAME_BYTES and not stem.endswith("@") and not stem.startswith("@")
 
 
 def unit_path(name: str, *, root: Path) -> Path:

@@ -16,10 +16,9 @@ from agents.kube.errors import AlreadyExists, Conflict, DeadlineExceeded, NotFou
 from agents.kube.models import LEASES, Lease, Node, format_micro_time
 from agents.runtime.cache import Informer
 from agents.runtime.controller import Controller
-from agents.runtime.predicate import all_of, created, label_is
+from agents.runtime.predicate import created
 from agents.runtime.reconcile import Persistent, Request, Result
-from agents.runtime.source import KindSource
-from nodeagent.host.node_identity import HOSTNAME_LABEL
+from nodeagent.host.node_identity import NodeIdentity, OwnNodeSource
 
 log = get_logger(__name__)
 
@@ -119,13 +118,18 @@ class LeaseReconciler:
 
 
 def new_controller(
-    *, client: Client, nodes: Informer[Node], hostname: str, clock: Clock, renewed: Callable[[], Awaitable[None]]
+    *,
+    client: Client,
+    nodes: Informer[Node],
+    identity: NodeIdentity,
+    clock: Clock,
+    renewed: Callable[[], Awaitable[None]],
 ) -> Controller:
     """Build the controller; `renewed` is called after each success."""
     return Controller(
         name="lease",
         reconciler=Persistent(LeaseReconciler(client=client, nodes=nodes, clock=clock, renewed=renewed)),
-        sources=[KindSource(nodes, predicate=all_of(created, label_is(HOSTNAME_LABEL, hostname)))],
+        sources=[OwnNodeSource(identity, predicate=created)],
         deadline=RECONCILE_DEADLINE,
         max_backoff=PERIOD,
     )

@@ -49,7 +49,14 @@ class FakeUnit:
     active_state: str = "inactive"
     sub_state: str = "dead"
     result: str = "success"
+    changed: float = 0.0
+    triggered_by: tuple[str, ...] = ()
     job: "FakeJob | None" = None
+
+    def set_state(self, active: str, sub: str) -> None:
+        """Change its state now."""
+        self.active_state, self.sub_state = active, sub
+        self.changed = asyncio.get_running_loop().time()
 
     def get(self, section: str, key: str, default: str = "") -> str:
         """Return a setting."""
@@ -138,6 +145,10 @@ class FakeSystemd:
         """Place a unit file."""
         (self.root / UNIT_DIRECTORY / name).write_text(text)
 
+    def unit(self, name: str) -> FakeUnit:
+        """Return a unit as loaded."""
+        return self._load(name)
+
     def mask(self, name: str) -> None:
         """Mask a unit."""
         (self.root / UNIT_DIRECTORY / name).symlink_to("/dev/null")
@@ -218,6 +229,9 @@ class FakeSystemd:
             case "ListUnits", _:
                 rows = [_row(unit) for unit in self.units.values()]
                 return "a(ssssssouso)", [rows], None
+            case "ListUnitsByNames", [list(names)]:
+                rows = [_row(self._load(self._primary(str(name)))) for name in names if _NAME.match(str(name))]
+                return "a(ssssssouso)", [rows], None
             case (("StartUnit" | "StopUnit" | "RestartUnit"), [str(name), "replace"]):
                 job, run = self._queue(str(call.member).removesuffix("Unit").lower(), name)
                 return "o", [job.path], run
@@ -241,8 +255,11 @@ class FakeSystemd:
         raise Refused("org.freedesktop.DBus.Error.UnknownMethod", f"unknown method {call.member}")
 
     def _properties(self, unit: FakeUnit, interface: str) -> dict[str, Variant]:
-        is_unit = interface == "org.freedesktop.systemd1.Unit"
-        return _unit_properties(unit) if is_unit else {"Result": Variant("s", unit.result)}
+        if interface == "org.freedesktop.systemd1.Unit":
+            return _unit_properties(unit)
+        if not unit.name.endswith(".service"):
+            raise Refused("org.freedesktop.DBus.Error.UnknownInterface", f"Unknown interface {interface}.")
+        return {"Result": Variant("s", unit.result), "Type": Variant("s", unit.get("Service", "Type", "simple"))}
 
     def _send(self, peer: asyncio.StreamWriter, message: Message) -> None:
         self._serial += 1
@@ -253,7 +270,15 @@ class FakeSystemd:
 
     # Unit files.
 
+    def _primary(self, name: str) -> str:
+        """Return the name of the unit of which this is an alias."""
+        path = self.root / UNIT_DIRECTORY / name
+        target = path.readlink().name if path.is_symlink() else "null"
+        return name if target == "null" else target
+
     def _load(self, name: str) -> FakeUnit:
+        if "@." in name:
+            raise Refused("org.freedesktop.DBus.Error.InvalidArgs", f"Unit name {name} is missing the instance name.")
         if not _NAME.match(name):
             raise Refused("org.freedesktop.DBus.Error.InvalidArgs", f"Unit name {name} is not valid.")
         if name not in self.units or self.units[name].load_state == "not-found":
@@ -327,7 +352,8 @@ class FakeSystemd:
     def _run(self, job: FakeJob) -> None:
         unit = job.unit
         if job.kind == "stop":
-            unit.active_state, unit.sub_state, unit.result = "inactive", "dead", "success"
+            unit.set_state("inactive", "dead")
+            unit.result = "success"
             self._finish(job, "done")
             return
         if (early := self._refused_start(unit)) is not None:
@@ -335,7 +361,7 @@ class FakeSystemd:
             return
         command = unit.get("Service", "ExecStart")
         if (gate := _GATE.search(command)) is not None and unit.get("Service", "Type") == "oneshot":
-            unit.active_state, unit.sub_state = "activating", "start"
+            unit.set_state("activating", "start")
             task = asyncio.get_running_loop().create_task(self._wait_for_gate(job, gate[1], int(gate[2])))
             job.task = task
             self._tasks.add(task)
@@ -359,9 +385,9 @@ class FakeSystemd:
     def _end_start(self, unit: FakeUnit, *, failed: bool, oneshot: bool) -> None:
         unit.result = "exit-code" if failed else "success"
         if failed:
-            unit.active_state = unit.sub_state = "failed"
+            unit.set_state("failed", "failed")
         else:
-            unit.active_state, unit.sub_state = ("inactive", "dead") if oneshot else ("active", "running")
+            unit.set_state(*(("inactive", "dead") if oneshot else ("active", "running")))
 
     async def _wait_for_gate(self, job: FakeJob, gate: str, code: int) -> None:
         limit = job.unit.get("Unit", "JobTimeoutSec")
@@ -399,6 +425,8 @@ def _unit_properties(unit: FakeUnit) -> dict[str, Variant]:
         "FragmentPath": Variant("s", unit.fragment),
         "Job": Variant("(uo)", job),
         "StateChangeTimestamp": Variant("t", 1_767_225_600_000_000),
+        "StateChangeTimestampMonotonic": Variant("t", int(unit.changed * 1_000_000)),
+        "TriggeredBy": Variant("as", list(unit.triggered_by)),
         "InvocationID": Variant("ay", b"\x01\x02"),
         "NeedDaemonReload": Variant("b", False),
     }

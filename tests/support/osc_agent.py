@@ -22,13 +22,11 @@ from agents.runtime.metrics import Metrics
 from agents.runtime.reconcile import Request, Result
 from nodeagent.controllers.operatingsystemconfig import build
 from nodeagent.controllers.operatingsystemconfig.apply import Applier
-from nodeagent.controllers.operatingsystemconfig.controller import (
-    Dependencies,
-    OperatingSystemConfigReconciler,
-    reference,
-)
+from nodeagent.controllers.operatingsystemconfig.controller import Dependencies, OperatingSystemConfigReconciler
 from nodeagent.controllers.operatingsystemconfig.units import UnitJobs
+from nodeagent.host.node_events import NodeEvents
 from nodeagent.host.node_identity import NodeIdentity, hostname_selector
+from nodeagent.host.units_in_use import UnitsInUse
 from nodeagent.paths import Paths
 from nodeagent.status import StatusBoard
 from osc.journal import Journal
@@ -84,7 +82,15 @@ class OscAgent:
         self.journal = Journal(
             pending_path=self.paths.pending_changes, last_applied_path=self.paths.last_applied, clock=self.clock
         )
-        self.jobs = UnitJobs(units=self.units, clock=self.clock, notify=self._notify, watched=self.paths.watched_units)
+        events = NodeEvents(recorder=self.recorder, node=lambda: self.identity.node, controller="operatingsystemconfig")
+        self.in_use = UnitsInUse()
+        self.jobs = UnitJobs(
+            units=self.units,
+            clock=self.clock,
+            notify=events.unit_processed,
+            watched=self.paths.watched_units,
+            in_use=self.in_use,
+        )
         self.applier = Applier(
             unit_manager=self.units,
             jobs=self.jobs,
@@ -110,17 +116,6 @@ class OscAgent:
                 kubernetes_version="1.34.4",
             )
         )
-
-    def _notify(self, operation: str, unit: str, error: str | None) -> None:
-        if (node := self.identity.node) is not None:
-            self.recorder.event(
-                reference(node),
-                event_type="Warning" if error else "Normal",
-                reason=f"SystemDUnit{operation.capitalize()}",
-                action=operation,
-                note=f"processed {operation} of unit {unit}" + (f" failed with error {error}" if error else ""),
-                controller="operatingsystemconfig",
-            )
 
     # What the world does.
 

@@ -304,6 +304,58 @@ class SystemdBehaviour:
                     await manager.enable([name])
             await manager.reload()
 
+    async def test_states_of_many_units_come_in_one_call(self, host: Host) -> None:
+        """Contract 7.8: states by the names that were asked for: an unknown unit is `not-found`, an alias has its unit's state."""
+        host.write_unit("seen.service", SIMPLE + "Alias=seen-alias.service\n")
+        host.write_unit("seen-broken.service", "[Service]\nType=oneshot\nExecStart=/bin/false\n")
+        host.write_unit("seen@.service", SIMPLE)
+        host.mask("seen-masked.service")
+        async with connected(host) as manager:
+            await manager.enable(["seen.service"])
+            await manager.reload()
+            await manager.start("seen.service")
+            await manager.restart("seen-broken.service")
+            names = ["seen-nowhere.service", "seen.service", "seen-alias.service", "seen-broken.service"]
+            found = await manager.states([*names, "seen-masked.service", "seen.service"])
+            assert {name: (state.name, state.load_state, state.active_state) for name, state in found.items()} == {
+                "seen-nowhere.service": ("seen-nowhere.service", "not-found", "inactive"),
+                "seen.service": ("seen.service", "loaded", "active"),
+                "seen-alias.service": ("seen-alias.service", "loaded", "active"),
+                "seen-broken.service": ("seen-broken.service", "loaded", "failed"),
+                "seen-masked.service": ("seen-masked.service", "masked", "inactive"),
+            }
+            odd = ["seen@.service", "@seen.service", "no-type", "a b.service", "../up.service", ".service", ""]
+            assert list(await manager.states([*odd, "seen@one.service"])) == ["seen@one.service"]
+            assert await manager.states([]) == {}
+            await manager.stop("seen.service")
+            await manager.disable(["seen.service"])
+
+    async def test_time_of_the_last_change_is_monotonic(self, host: Host) -> None:
+        """Contract 7.8, 9 W42: when a unit's state changed is told on the clock that nobody sets; never, if it never did."""
+        host.write_unit("timed.service", SIMPLE)
+        now = asyncio.get_running_loop().time
+        async with connected(host) as manager:
+            await manager.reload()
+            assert await manager.last_change("timed.service") is None
+            before = now()
+            await manager.start("timed.service")
+            changed = await manager.last_change("timed.service")
+            assert changed is not None
+            assert before <= changed <= now()
+            assert (await manager.unit("timed.service")).changed_monotonic == changed
+            await manager.stop("timed.service")
+
+    async def test_only_services_have_a_type(self, host: Host) -> None:
+        """Contract 9 W40: a service's type is told; asked of a timer it is an error of that call alone."""
+        host.write_unit("typed.service", "[Service]\nType=oneshot\nExecStart=/bin/true\n")
+        host.write_unit("typed.timer", "[Timer]\nOnActiveSec=1h\n")
+        async with connected(host) as manager:
+            await manager.reload()
+            assert await manager.service_type("typed.service") == "oneshot"
+            with pytest.raises(SystemdError):
+                await manager.service_type("typed.timer")
+            assert list(await manager.triggered_by("typed.timer")) == []
+
     async def test_reload_of_a_changed_file_takes_effect(self, host: Host) -> None:
         """Contract 6.2 step 18: only after a reload does systemd use what was written."""
         host.write_unit("changing.service", SIMPLE)

@@ -18,7 +18,7 @@ from agents.core.memory import release_memory
 from agents.core.shutdown import Shutdown
 from agents.core.threads import run_to_end
 from agents.kube.client import Client
-from agents.kube.events import EventRecorder, EventType, ObjectReference
+from agents.kube.events import EventRecorder, EventType
 from agents.kube.models import NODES, Node, Secret
 from agents.kube.patch import merge
 from agents.runtime.cache import Informer
@@ -31,6 +31,7 @@ from nodeagent.controllers.operatingsystemconfig.desired import Desired
 from nodeagent.controllers.operatingsystemconfig.files import Contents, digest
 from nodeagent.controllers.operatingsystemconfig.units import LOOK_AGAIN, UnitJobs
 from nodeagent.host.consistency import Finding, inspect
+from nodeagent.host.node_events import reference
 from nodeagent.host.node_identity import NodeIdentity
 from nodeagent.paths import Paths
 from nodeagent.status import StatusBoard
@@ -333,11 +334,6 @@ class OperatingSystemConfigReconciler:
             self._with.recorder.event(
                 reference(node), event_type=event_type, reason=reason, action=action, note=note, controller=CONTROLLER
             )
-
-
-def reference(node: Node) -> ObjectReference:
-    """Return how an event refers to a Node; as in Go, its uid is its name."""
-    return ObjectReference(kind="Node", name=node.metadata.name, uid=node.metadata.uid)
 
 
 def _secret_digests(files: Iterable[File], contents: Mapping[str, bytes | AgentError]) -> dict[str, str]:

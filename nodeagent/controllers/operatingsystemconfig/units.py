@@ -16,6 +16,7 @@ from agents.core.errors import AgentError, RetriableError
 from agents.core.logging import get_logger
 from agents.core.yamlio import dump_json, load_yaml
 from nodeagent.controllers.operatingsystemconfig.files import Write
+from nodeagent.host.units_in_use import UnitsInUse
 from osc.diff import CommandName
 from osc.plan import RunUnitCommand, WriteUnit
 from systemd.manager import JobOutcome, JobReport, UnitManager
@@ -23,6 +24,7 @@ from systemd.unitfiles import FILE_MODE, UnitFiles
 
 log = get_logger(__name__)
 
+USER = "operatingsystemconfig"
 PATIENCE = timedelta(minutes=3)
 """How long a job of a unit that is still activating may take before it counts as done."""
 LOOK_AGAIN = timedelta(seconds=5)
@@ -70,10 +72,13 @@ class UnitJobs:
         clock: how long a job takes.
         notify: told about each job's end.
         watched: file with the units under watch; in /run, because a reboot starts all units anew anyway.
+        in_use: told which units have a job of ours.
     """
 
-    def __init__(self, *, units: UnitManager, clock: Clock, notify: Notify, watched: Path) -> None:
+    def __init__(self, *, units: UnitManager, clock: Clock, notify: Notify, watched: Path, in_use: UnitsInUse) -> None:
         self._units = units
+        self._in_use = in_use
+        in_use.also_used(USER, lambda name: name in self._pending)
         self._clock = clock
         self._notify = notify
         self._pending: dict[str, _Job] = {}
@@ -126,7 +131,8 @@ class UnitJobs:
         since = self._clock.monotonic()
         start = self._units.stop if command == "stop" else self._units.restart
         try:
-            job = _Job(command, since, await start(name))
+            with self._in_use.using(name, by=USER):
+                job = _Job(command, since, await start(name))
         except AgentError as error:
             self._notify(command, name, str(error))
             raise

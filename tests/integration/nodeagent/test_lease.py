@@ -31,7 +31,7 @@ def renewed_at(found: dict[str, Any] | None) -> datetime:
 async def test_lease_is_created_whole_when_the_node_appears(agent: Agent) -> None:
     """Contract 7.1: owner, holder, 40 s and renewTime are set, acquireTime is not; nothing exists before the Node does."""
     controller = lease.new_controller(
-        client=agent.client, nodes=agent.nodes, hostname=agent.hostname, clock=SystemClock(), renewed=nothing
+        client=agent.client, nodes=agent.nodes, identity=agent.identity, clock=SystemClock(), renewed=nothing
     )
     async with agent.running(controller):
         await agent.cache.wait_synced()

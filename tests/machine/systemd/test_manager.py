@@ -61,3 +61,14 @@ async def test_unit_of_the_operating_system_has_its_fragment(host: RealHost) -> 
         state = await manager.unit("dbus.service")
         assert state.fragment_path.endswith("/lib/systemd/system/dbus.service")
         assert (await manager.unit("multi-user.target")).result == ""
+
+
+async def test_what_triggers_a_unit_is_told(host: RealHost) -> None:
+    """Contract 7.8: a unit knows the timer that starts it."""
+    host.write_unit("hourly.service", "[Service]\nType=simple\nExecStart=/bin/true\n")
+    host.write_unit("hourly.timer", "[Timer]\nOnActiveSec=1h\n")
+    async with connected(host) as manager:
+        await manager.reload()
+        await manager.start("hourly.timer")
+        assert list(await manager.triggered_by("hourly.service")) == ["hourly.timer"]
+        await manager.stop("hourly.timer")

@@ -24,6 +24,7 @@ from agents.runtime.controller import Controller
 from agents.runtime.source import ChannelSource
 from nodeagent.config import TokenController, TokenSync
 from nodeagent.controllers import lease, token
+from nodeagent.host.node_identity import NodeIdentity
 from tests.support.clock import FakeClock
 from tests.support.fake_api import FakeApi
 from tests.support.osc_agent import b64, run_controller
@@ -41,6 +42,8 @@ class Heart:
         self.client = Client(transport=self.api, rng=Random(1))
         self.cache = Cache(client=self.client, clock=clock, rng=Random(1))
         self.nodes = self.cache.informer(NODES, label_selector="kubernetes.io/hostname=worker-1")
+        self.identity = NodeIdentity(hostname="worker-1", nodes=self.nodes)
+        self.identity.start()
 
     async def renewed(self) -> None:
         """Note a beat."""
@@ -49,7 +52,7 @@ class Heart:
     async def run(self, seconds: float) -> None:
         """Run the controller for some virtual seconds."""
         controller = lease.new_controller(
-            client=self.client, nodes=self.nodes, hostname="worker-1", clock=self.clock, renewed=self.renewed
+            client=self.client, nodes=self.nodes, identity=self.identity, clock=self.clock, renewed=self.renewed
         )
         async with running(self.cache.run):
             await run_controller(controller, seconds)
@@ -79,6 +82,21 @@ async def test_the_lease_outlives_what_the_node_label_says(heart: Heart) -> None
     heart.api.put(NODES, {"metadata": {"name": "worker-1", "labels": {"kubernetes.io/hostname": "other"}}})
     await heart.run(30)
     assert heart.beats == []
+
+
+async def test_no_heartbeat_for_either_of_two_nodes_until_one_is_gone(heart: Heart) -> None:
+    """Contract 1.4, 7.1: of two Nodes with our host name none gets a Lease of ours; when one is gone the other does."""
+    heart.api.put(NODES, {"metadata": {"name": "stale", "labels": {"kubernetes.io/hostname": "worker-1"}}})
+
+    async def later() -> None:
+        await asyncio.sleep(30)
+        assert (heart.beats, heart.api.stored(LEASES)) == ([], [])
+        heart.api.remove(NODES, "stale")
+        await asyncio.Event().wait()
+
+    async with running(later):
+        await heart.run(45)
+    assert [round(beat) for beat in heart.beats] == [30, 40]
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,11 @@ from random import Random
 import pytest
 
 from agents.kube.client import Client
-from agents.kube.models import NODES
+from agents.kube.models import NODES, Node
 from agents.runtime.cache import Cache
-from nodeagent.host.node_identity import AmbiguousNode, NodeIdentity, hostname_selector
+from agents.runtime.reconcile import Request
+from agents.runtime.workqueue import WorkQueue
+from nodeagent.host.node_identity import NodeIdentity, OwnNodeSource, hostname_selector
 from tests.support.clock import FakeClock
 from tests.support.fake_api import FakeApi
 from tests.support.tasks import running
@@ -21,7 +23,12 @@ class Fleet:
         self.api = FakeApi()
         self.cache = Cache(client=Client(transport=self.api, rng=Random(1)), clock=clock, rng=Random(1))
         self.nodes = self.cache.informer(NODES, label_selector=hostname_selector("worker-1").label)
-        self.identity = NodeIdentity(hostname="worker-1", nodes=self.nodes)
+        self.rivals: list[list[str]] = []
+        self.identity = NodeIdentity(
+            hostname="worker-1",
+            nodes=self.nodes,
+            ambiguous=lambda nodes: self.rivals.append(sorted(node.metadata.name for node in nodes)),
+        )
 
     def register(self, name: str, hostname: str = "worker-1") -> None:
         """Create or change a Node."""
@@ -81,14 +88,62 @@ async def test_a_node_that_is_gone_is_none_and_comes_back_under_its_name(fleet: 
         assert fleet.identity.node is not None
 
 
-async def test_two_nodes_with_our_host_name_end_the_process(fleet: Fleet) -> None:
-    """Contract 1.4: two Nodes with our host name are fatal at start, and both are named."""
+async def test_two_nodes_with_our_host_name_are_nobodys_until_one_is_gone(fleet: Fleet) -> None:
+    """Contract 1.4: two Nodes with our host name do not end the process: said once for the same ones, resolved when one is gone."""
     fleet.register("node-1")
     fleet.register("node-2")
     async with running(fleet.cache.run):
         await fleet.nodes.wait_synced()
-        with pytest.raises(AmbiguousNode, match=r"node-1.*node-2"):
-            fleet.identity.start()
+        fleet.identity.start()
+        fleet.register("node-1")
+        await asyncio.sleep(1)
+        assert (fleet.identity.name, fleet.identity.node) == (None, None)
+        assert fleet.rivals == [["node-1", "node-2"]]
+        fleet.register("node-3")
+        await asyncio.sleep(1)
+        assert fleet.rivals[1:] == [["node-1", "node-2", "node-3"]]
+        fleet.api.remove(NODES, "node-1")
+        fleet.api.remove(NODES, "node-3")
+        await asyncio.sleep(1)
+        assert fleet.identity.name == "node-2"
+        assert fleet.identity.node is not None
+
+
+async def test_changes_of_our_node_alone_become_keys(fleet: Fleet) -> None:
+    """Contract 1.5: controllers of the Node see ours appear, whenever it becomes known, change and go; and no other one."""
+    queue: WorkQueue[Request] = WorkQueue(rng=Random(1))
+    changes: list[tuple[bool, bool]] = []
+
+    def note(old: Node | None, new: Node | None, /) -> bool:
+        changes.append((old is not None, new is not None))
+        return True
+
+    fleet.register("node-1")
+    fleet.register("node-2")
+    async with running(fleet.cache.run):
+        await fleet.nodes.wait_synced()
+        fleet.identity.start()
+        source = OwnNodeSource(fleet.identity, predicate=note)
+        source.start(queue)
+        await source.wait_ready()
+        fleet.register("node-1")
+        await asyncio.sleep(1)
+        assert changes == []
+        fleet.api.remove(NODES, "node-2")
+        await asyncio.sleep(1)
+        fleet.register("node-1", "renamed")
+        await asyncio.sleep(1)
+        fleet.api.remove(NODES, "node-1")
+        await asyncio.sleep(1)
+        assert changes == [(False, True), (True, True), (True, False)]
+        assert (await queue.get(), len(queue)) == (Request("", "node-1"), 0)
+        source.stop()
+        fleet.register("node-1")
+        await asyncio.sleep(1)
+        assert len(changes) == 3
+        late = OwnNodeSource(fleet.identity, predicate=note)
+        late.start(queue)
+        assert changes[3:] == [(False, True)]
 
 
 async def test_a_second_node_later_does_not_change_who_we_are(fleet: Fleet) -> None:

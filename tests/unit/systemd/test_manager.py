@@ -189,3 +189,19 @@ async def test_batch_that_failed_for_a_moment_succeeds_one_by_one(host: FakeSyst
         await manager.enable(["a.service", "b.service"])
         assert host.is_enabled("a.service")
         assert host.is_enabled("b.service")
+
+
+async def test_states_are_not_mixed_up_when_systemd_leaves_one_out(host: FakeSystemd) -> None:
+    """Contract 7.8: an answer with fewer units than were asked for is not taken for one with all of them."""
+    host.write_unit("one.service", SIMPLE)
+    host.write_unit("two.service", SIMPLE)
+    async with connected(host) as manager:
+        await manager.start("two.service")
+        found = await manager.states(["left-out.swap", "one.service", "two.service"])
+        assert {name: state.active_state for name, state in found.items()} == {
+            "one.service": "inactive",
+            "two.service": "active",
+        }
+        await host.stop_bus()
+        with pytest.raises(BusUnavailable):
+            await manager.states(["one.service"])

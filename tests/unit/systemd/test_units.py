@@ -5,7 +5,15 @@ from pathlib import Path
 import pytest
 
 from systemd.errors import InvalidUnit
-from systemd.units import check_name, drop_in_directory, drop_in_path, find_fragment, object_path, unit_path
+from systemd.units import (
+    check_name,
+    drop_in_directory,
+    drop_in_path,
+    find_fragment,
+    is_loadable,
+    object_path,
+    unit_path,
+)
 
 
 def test_places_of_a_unit(tmp_path: Path) -> None:
@@ -49,3 +57,25 @@ def test_fragment_is_the_first_hit(tmp_path: Path) -> None:
 def test_object_path_is_escaped_as_systemd_does(name: str, escaped: str) -> None:
     """Contract 6.7: unit objects are addressed by their escaped name, a digit in front too."""
     assert object_path(name) == f"/org/freedesktop/systemd1/unit/{escaped}"
+
+
+@pytest.mark.parametrize(
+    ("name", "loadable"),
+    [
+        ("a.service", True),
+        ("a@b.service", True),
+        ("-.mount", True),
+        ("var-lib\\x2dx.mount", True),
+        ("a@.service", False),
+        ("@a.service", False),
+        ("a.unknown", False),
+        (".service", False),
+        ("service", False),
+        ("a b.service", False),
+        ("ä.service", False),
+        ("x" * 250 + ".service", False),
+    ],
+)
+def test_names_that_can_have_a_state(name: str, loadable: bool) -> None:
+    """Contract 7.8: one name that systemd refuses must not spoil the call for all the others."""
+    assert is_loadable(name) is loadable

@@ -12,6 +12,7 @@ from agents.core.errors import RetriableError
 from agents.runtime.reconcile import Result
 from nodeagent.controllers.operatingsystemconfig.controller import ApplyFailed
 from nodeagent.controllers.operatingsystemconfig.units import UnitJobs
+from nodeagent.host.units_in_use import UnitsInUse
 from osc.plan import RunUnitCommand
 from systemd.manager import JobOutcome, JobReport, SystemdUnitManager, UnitState
 from tests.support.clock import FakeClock
@@ -128,7 +129,7 @@ async def test_a_bus_that_goes_away_during_a_slow_job_does_not_run_it_twice(
     """Contract 6.7: a job that could not be looked at is looked at later; it is not started a second time."""
     host.write_unit("slow.service", gate("slow"))
     units = SystemdUnitManager(address=host.address)
-    jobs = UnitJobs(units=units, clock=clock, notify=Notes(), watched=tmp_path / "watched")
+    jobs = UnitJobs(units=units, clock=clock, notify=Notes(), watched=tmp_path / "watched", in_use=UnitsInUse())
     assert await jobs.run(RESTART) is False
     await host.stop_bus()
     with suppress(RetriableError):
@@ -193,7 +194,7 @@ async def test_only_activating_counts_as_done_after_3_minutes(
 ) -> None:
     """Contract 6.7: only a job that is still activating is taken as done; a unit that does not stop is not stopped."""
     units, notes = Endless(state), Notes()
-    jobs = UnitJobs(units=units, clock=clock, notify=notes, watched=tmp_path / "watched")  # type: ignore[arg-type]
+    jobs = UnitJobs(units=units, clock=clock, notify=notes, watched=tmp_path / "watched", in_use=UnitsInUse())  # type: ignore[arg-type]
     step = RunUnitCommand(name="slow.service", command=command)  # type: ignore[arg-type]
     assert await jobs.run(step) is False
     clock.advance(179)
@@ -341,3 +342,23 @@ async def test_one_reload_per_apply(node: OscAgent) -> None:
         assert node.calls("Reload") == 2
         await node.reconcile()
         assert node.calls("Reload") == 2
+
+
+async def test_a_unit_is_in_use_from_its_command_to_the_end_of_its_job(
+    host: FakeSystemd, clock: FakeClock, tmp_path: Path
+) -> None:
+    """Contract 7.9: others see that the OSC flow acts on a unit, while it waits for the job and between the passes that look at it."""
+    host.write_unit("slow.service", gate("slow"))
+    units, in_use = SystemdUnitManager(address=host.address), UnitsInUse()
+    jobs = UnitJobs(units=units, clock=clock, notify=Notes(), watched=tmp_path / "watched", in_use=in_use)
+    async with asyncio.TaskGroup() as group:
+        first = group.create_task(jobs.run(RESTART))
+        await host.wait_called("RestartUnit")
+        assert in_use.user("slow.service") == "operatingsystemconfig"
+        assert await first is False
+    assert in_use.user("slow.service") == "operatingsystemconfig"
+    await host.open_gate("slow")
+    await asyncio.sleep(1)
+    assert await jobs.run(RESTART) is True
+    assert in_use.user("slow.service") is None
+    await units.close()
