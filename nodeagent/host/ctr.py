@@ -17,6 +17,7 @@ from agents.core.process import ProcessError, ProcessTimeout
 HOSTS_DIRECTORY = "/etc/containerd/certs.d"
 _FAILED = "container runtime client failed"
 _SHORT = timedelta(seconds=30)
+_CONNECT = "5s"  # instead of ten; it is local
 _MOUNT_DEADLINE = timedelta(minutes=3)  # it unpacks what a killed pull had not unpacked
 _MAJOR = re.compile(r"(?:^|\s)v?(\d+)\.\d+")
 _MOST_TEXT = 512
@@ -111,17 +112,19 @@ class Ctr:
             found.append(Lease(id_, frozenset(names)))
         return found
 
-    async def remove_lease(self, id_: str, *, collect: bool = False) -> None:
-        """Remove a lease; `collect` waits until what only it kept is gone."""
-        await self._call("leases", "delete", *(["--sync"] if collect else []), "--", id_)
-
-    async def collect_garbage(self, name: str) -> None:
-        """Have containerd remove now what nothing keeps, such as half of a layer: through a lease of this name."""
-        await self._call("leases", "create", "--id", name, "--expires", "1m")
-        await self.remove_lease(name, collect=True)
+    async def remove_lease(self, id_: str) -> None:
+        """Remove a lease; containerd collects by itself what only it kept."""
+        await self._call("leases", "delete", "--", id_)
 
     async def _call(self, *arguments: str, deadline: timedelta = _SHORT) -> str:
-        to = ("--address", self._settings.address, "--namespace", self._settings.namespace)
+        to = (
+            "--address",
+            self._settings.address,
+            "--namespace",
+            self._settings.namespace,
+            "--connect-timeout",
+            _CONNECT,
+        )
         return await _run(*to, *arguments, command=" ".join(("ctr", *arguments[:2])), deadline=deadline)
 
 

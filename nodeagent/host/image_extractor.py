@@ -37,11 +37,10 @@ from nodeagent.paths import Paths
 log = get_logger(__name__)
 
 PULL_DEADLINE = timedelta(minutes=3)
-"""What Gardener's agent allows a whole reconcile; containerd resumes a layer that was cut off."""
+"""What Gardener's agent allows a whole reconcile. Half of a layer does not outlive the pull's lease: it is not resumed."""
 _DEFAULT_SOURCE = "/gardener-node-agent"
 _OLD_SOURCE = "/ko-app/gardener-node-agent"
 _REFERENCE = re.compile(r"[\w.:/@+\[\]-]+", re.ASCII)
-_NO_SPACE = "no space left on device"
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,12 +200,8 @@ class CtrImageExtractor:
     async def _pull(self, image: str, *, label: str | None) -> None:
         try:
             await self._ctr.pull(image, label=label, deadline=self._pull_deadline)
-        except AgentError as error:
-            cause = str(error.fields.get("problem") or error)
-            if _NO_SPACE in cause:
-                # Half a layer would keep the disk full until containerd's next collection, which may be hours away.
-                await self._quietly(self._ctr.collect_garbage(f"{self._paths.image_mounts}collect"))
-            raise ImageError("image not pulled", image=image, problem=cause) from error
+        except CtrError as error:
+            raise ImageError("image not pulled", image=image, problem=error.fields.get("problem")) from error
 
     async def _copy(self, mount: Path, image: str, wanted: Extraction) -> bool | AgentError:
         try:

@@ -36,10 +36,11 @@ class Registry:
     Attributes:
         kind: `tls` or `plain`.
         port: where it listens.
+        ledger: record of its lab.
     """
 
     def __init__(self, ledger: Ledger, network: LabNetwork, kind: Kind) -> None:
-        self._ledger = ledger
+        self.ledger = ledger
         self._network = network
         self.kind = kind
         self.port = _PORTS[kind]
@@ -48,6 +49,11 @@ class Registry:
     def host(self) -> str:
         """Name and port, as image references and `certs.d` have it."""
         return f"{REGISTRY_NAME}:{self.port}"
+
+    @property
+    def netns(self) -> str:
+        """Network namespace in which it runs."""
+        return self._network.netns
 
     @property
     def url(self) -> str:
@@ -61,15 +67,15 @@ class Registry:
 
     @property
     def _folder(self) -> Path:
-        return self._ledger.directory / "registry"
+        return self.ledger.directory / "registry"
 
     @property
     def _log(self) -> Path:
-        return self._ledger.directory / f"registry-{self.kind}.log"
+        return self.ledger.directory / f"registry-{self.kind}.log"
 
     @property
     def _process(self) -> LabProcess | None:
-        return find(self._ledger, f"registry-{self.kind}")
+        return find(self.ledger, f"registry-{self.kind}")
 
     def start(self) -> None:
         """Start it and wait until it answers."""
@@ -82,11 +88,11 @@ class Registry:
         configuration = self._folder / f"{self.kind}.yaml"
         configuration.write_text(yaml.safe_dump(self._configuration()), encoding="utf-8")
         spawn(
-            self._ledger,
+            self.ledger,
             f"registry-{self.kind}",
             [str(binary), "serve", str(configuration)],
             log=self._log,
-            netns=self._network.netns,
+            netns=self.netns,
             env=clean_environment(OTEL_TRACES_EXPORTER="none"),
         )
         wait_for(self._answers, timeout=20, what=f"the {self.kind} registry to answer", interval=0.02)

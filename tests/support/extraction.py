@@ -18,7 +18,7 @@ _DRIVER = "/opt/extraction-driver.py"
 _ENVIRONMENT = [f"{name}={value}" for name, value in SOURCE_ENVIRONMENT.items()]
 _COMMAND = ["env", *_ENVIRONMENT, SOURCE_PYTHON, _DRIVER]
 
-Answers = Mapping[str, bool | str]
+Answers = dict[str, bool | str]
 """By target: whether bytes changed, or the error's text."""
 
 
@@ -81,6 +81,10 @@ class ExtractorOnMachine:
         process.stdin.write(_job({image: extractions}).encode())
         process.stdin.close()
         return process
+
+    def ingests(self) -> list[str]:
+        """Return what containerd has of layers that did not arrive completely."""
+        return self.machine.run(["ctr", "content", "active"]).stdout.splitlines()[1:]
 
     def leftovers(self, *, namespace: str = "default") -> list[str]:
         """Return mounts, leases, snapshots, content, image records and files that an extraction left."""

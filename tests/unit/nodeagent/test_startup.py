@@ -123,3 +123,18 @@ async def test_stale_files_of_ours_go_and_others_stay(paths: Paths, clock: FakeC
     assert foreign.exists()
     assert stat.S_IMODE(paths.temporary.stat().st_mode) == 0o700
     assert list(paths.temporary.iterdir()) == []
+
+
+async def test_a_mounted_image_is_not_deleted(paths: Paths) -> None:
+    """Contract 9 W33: where a kill left an image mounted, nothing below is removed; that is up to who can unmount it."""
+    mounted = paths.temporary / "mount-image-1/usr/bin/tool"
+    mounted.parent.mkdir(parents=True)
+    mounted.touch()
+    paths.extractions.touch()
+    (paths.temporary / "copy-image-1").mkdir()
+    await StaleFiles(
+        paths=paths,
+        journal=Journal(pending_path=paths.pending_changes, last_applied_path=paths.last_applied, clock=FakeClock()),
+    ).run()
+    assert mounted.exists()
+    assert sorted(path.name for path in paths.temporary.iterdir()) == ["extractions.json", "mount-image-1"]

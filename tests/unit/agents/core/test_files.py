@@ -3,12 +3,15 @@
 import errno
 import os
 import stat
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from agents.core import files
-from agents.core.files import Batch, FileError, NotRegularFile, UnsafePath
+from agents.core.files import Batch, FileError, NotRegularFile, OpenFile, UnsafePath
 
 
 def mode_of(path: Path) -> int:
@@ -266,3 +269,50 @@ def test_ensure_directory_sets_the_mode(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(FileError):
         files.ensure_directory(tmp_path / "file", mode=0o700)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[OpenFile]:
+    """An open file of two and a half pieces."""
+    path = tmp_path / "source"
+    path.write_bytes(os.urandom(2_621_440))
+    with path.open("rb") as file:
+        yield OpenFile(file.fileno(), 2_621_440)
+
+
+def test_an_open_file_is_copied_in_pieces(tmp_path: Path, source: OpenFile) -> None:
+    """Contract 6.5: bytes and mode arrive; equal ones are not written again, and one differing byte is found."""
+    target = tmp_path / "target"
+    with Batch() as batch:
+        assert batch.stage(target, source, mode=0o755) is files.Change.CONTENT
+        assert batch.commit() == {}
+        assert batch.stage(target, source, mode=0o755) is files.Change.NONE
+        assert batch.stage(target, source, mode=0o700) is files.Change.MODE
+        content = target.read_bytes()
+        assert content == (tmp_path / "source").read_bytes()
+        target.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        assert batch.stage(target, source, mode=0o700) is files.Change.CONTENT
+    assert leftovers(tmp_path) == []
+
+
+def test_a_copy_that_is_given_up_leaves_nothing(tmp_path: Path, source: OpenFile) -> None:
+    """What ends a copy in the middle, any exception, reaches the caller; the old file stays and nothing lies beside it."""
+    (tmp_path / "target").write_bytes(b"old")
+    calls = count()
+
+    def proceed() -> None:
+        if next(calls):
+            raise KeyboardInterrupt
+
+    with Batch() as batch, pytest.raises(KeyboardInterrupt):
+        batch.stage(tmp_path / "target", replace(source, proceed=proceed), mode=0o755)
+    assert (tmp_path / "target").read_bytes() == b"old"
+    assert leftovers(tmp_path) == []
+
+
+def test_a_source_that_became_shorter_is_an_error(tmp_path: Path, source: OpenFile) -> None:
+    """A copy never has other bytes than its source had: one that ends early fails and leaves nothing."""
+    os.truncate(tmp_path / "source", 10)
+    with Batch() as batch, pytest.raises(FileError):
+        batch.stage(tmp_path / "target", source, mode=0o755)
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
