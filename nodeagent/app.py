@@ -1,4 +1,4 @@
-"""Builds every object of the process; the only place that knows all classes, and the start order.
+"""Builds every object of the process that runs the controllers; the only place that knows all classes, and the start order.
 
 Source: gardener cmd/gardener-node-agent/app/app.go (contract 1.4); architecture, section 3.
 """
@@ -23,7 +23,6 @@ from agents.runtime.manager import STOP_DEADLINE, Manager
 from agents.runtime.metrics import Metrics
 from agents.runtime.server import health_server, metrics_server
 from agents.runtime.source import ChannelSource
-from nodeagent import bootstrap as bootstrap_module
 from nodeagent import status
 from nodeagent.config import NodeAgentConfiguration
 from nodeagent.controllers import certificate, lease, token
@@ -35,7 +34,7 @@ from nodeagent.controllers.operatingsystemconfig.controller import (
     OperatingSystemConfigReconciler,
 )
 from nodeagent.controllers.operatingsystemconfig.units import UnitJobs
-from nodeagent.credentials import ClientFactory, CredentialsManager, bootstrap_access, read_bootstrap_token
+from nodeagent.credentials import ClientFactory, CredentialsManager
 from nodeagent.host.consistency import Finding
 from nodeagent.host.hostname import read_hostname
 from nodeagent.host.machine_name import read_machine_name
@@ -57,27 +56,6 @@ NAMESPACE = "kube-system"
 async def run(config: NodeAgentConfiguration, notify_socket: str) -> int:
     """Run the controllers until something ends the process; returns the exit code."""
     return await _Process(config, notify_socket).run()
-
-
-async def bootstrap(config: NodeAgentConfiguration) -> int:
-    """Install and start our own unit; returns the exit code."""
-    paths, clock = Paths(), SystemClock()
-    clients = ClientFactory(clock=clock, rng=SystemRandom(), observe=lambda _method, _code, _seconds: None)
-
-    async def get_version() -> bytes:
-        token = await asyncio.to_thread(read_bootstrap_token, paths)
-        client = clients.client(bootstrap_access(config, paths, token))
-        try:
-            return await client.get_raw("/version")
-        finally:
-            await client.close()
-
-    units = SystemdUnitManager()
-    try:
-        await bootstrap_module.bootstrap(paths=paths, units=units, get_version=get_version)
-    finally:
-        await units.close()
-    return 0
 
 
 class _Process:

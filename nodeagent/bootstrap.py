@@ -1,14 +1,16 @@
-"""`gardener-node-agent bootstrap`: install our own unit, start it, and see whether the API server can be reached.
+"""`gardener-node-agent bootstrap`: data volume, our own unit installed and started, and can the API server be reached?
 
 Source: gardener pkg/nodeagent/bootstrap/bootstrap.go (contract 8.2, Appendix D). Every step can be repeated.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from agents.core import files
 from agents.core.errors import AgentError
 from agents.core.logging import get_logger
+from nodeagent.kubelet_volume import KubeletVolume
 from nodeagent.paths import Paths
 from systemd.manager import JobOutcome, JobReport, UnitManager
 
@@ -41,18 +43,41 @@ class BootstrapFailed(AgentError):
     """The own unit could not be started."""
 
 
-async def bootstrap(*, paths: Paths, units: UnitManager, get_version: Callable[[], Awaitable[object]]) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataVolume:
+    """The kubelet's data volume, where the configuration asks for one: its size in bytes, and what makes it."""
+
+    size_bytes: int
+    volume: KubeletVolume
+
+
+async def bootstrap(
+    *,
+    paths: Paths,
+    units: UnitManager,
+    get_version: Callable[[], Awaitable[object]],
+    clean_init_images: Callable[[], Awaitable[None]],
+    data_volume: DataVolume | None,
+) -> None:
     """Run all steps.
 
     Args:
         paths: where things are.
         units: systemd.
         get_version: GET `/version` with the bootstrap token; its failure is only reported.
+        clean_init_images: clears up behind the init script; never fails.
+        data_volume: None if the kubelet's directory stays where it is.
 
     Raises:
-        AgentError: the unit was not written or not started; systemd repeats the whole command.
+        AgentError: the volume cannot be had, or the unit was not written or not started; systemd repeats the whole
+            command.
     """
-    await asyncio.to_thread(_write, paths)
+    await asyncio.to_thread(files.ensure_directory, paths.temporary, mode=0o700)
+    # Before anything that can fail: each failed run of the script leaves one more.
+    await clean_init_images()
+    if data_volume is not None:
+        await data_volume.volume.prepare(data_volume.size_bytes)
+    await asyncio.to_thread(files.write_atomic, paths.own_unit, OWN_UNIT_CONTENT.encode(), mode=OWN_UNIT_MODE)
     log.info("Own unit written", path=str(paths.own_unit))
     await units.reload()
     await units.enable([OWN_UNIT])
@@ -75,11 +100,6 @@ async def bootstrap(*, paths: Paths, units: UnitManager, get_version: Callable[[
 def accepted(report: JobReport) -> bool:
     """Tell whether a job counts as started: done, or still at it after the time that we wait (contract 6.7)."""
     return report.outcome in (JobOutcome.DONE, JobOutcome.PENDING)
-
-
-def _write(paths: Paths) -> None:
-    files.ensure_directory(paths.temporary, mode=0o700)
-    files.write_atomic(paths.own_unit, OWN_UNIT_CONTENT.encode(), mode=OWN_UNIT_MODE)
 
 
 async def _disable_init(units: UnitManager) -> None:

@@ -121,7 +121,6 @@ def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] 
             print(f"error: {error.fields['path']}: {problem}", file=sys.stderr)  # noqa: T201
         return 1
     logging.configure(loaded.log_level, loaded.log_format)  # type: ignore[arg-type]  # validated
-    from nodeagent.app import bootstrap, run  # heavy, and not needed to print a version or a mistake
 
     log = logging.get_logger("gardener-node-agent" if options.command == "run" else "gardener-node-init")
     log.info(
@@ -133,13 +132,24 @@ def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] 
         config=str(path),
     )
     try:
-        return asyncio.run(bootstrap(loaded) if options.command == "bootstrap" else run(loaded, options.notify_socket))
+        return _run(options, loaded, environment)
     except AgentError as error:
         log.error("Stopped by an error", error=error)
         print(f"error: {error}", flush=True)  # noqa: T201 - the console, as Gardener's agent does
         return 1
     except KeyboardInterrupt:
         return 0
+
+
+def _run(options: Options, loaded: config.NodeAgentConfiguration, environment: Mapping[str, str]) -> int:
+    """Run a command; what it imports is heavy, and not needed to print a version or a mistake."""
+    if options.command == "run":
+        from nodeagent.app import run
+
+        return asyncio.run(run(loaded, options.notify_socket))
+    from nodeagent import commands
+
+    return asyncio.run(commands.bootstrap(loaded, environment))
 
 
 if __name__ == "__main__":

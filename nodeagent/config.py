@@ -102,7 +102,7 @@ class Bootstrap(_Model):
     """Only in the configuration that user data brings."""
 
     kubelet_data_volume_size: int | None = None
-    """Bytes."""
+    """Size in bytes of the disk that becomes /var/lib/kubelet; unset if that stays on the system's disk."""
 
 
 class OperatingSystemConfigController(_Model):
@@ -191,8 +191,6 @@ def validate(config: NodeAgentConfiguration, *, check_kubernetes_version: bool) 
         yield "clientConnection.burst: must not be negative"
     for gate in config.feature_gates:
         yield f"featureGates.{gate}: unknown feature gate"
-    if config.bootstrap.kubelet_data_volume_size is not None:
-        yield "bootstrap.kubeletDataVolumeSize: formatting a kubelet data volume is not built yet"
     yield from _validate_osc(config.controllers.operating_system_config, check_kubernetes_version)
     yield from _validate_tokens(config.controllers.token)
     unit_check = config.controllers.systemd_unit_check

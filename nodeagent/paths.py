@@ -86,6 +86,11 @@ class Paths:
         return self.root / "run/gardener-node-agent/watched-units.json"
 
     @property
+    def volume_scratch(self) -> Path:
+        """Where the kubelet's data volume is mounted while it is being filled; root alone can place anything there."""
+        return self.root / "run/gardener-node-agent/kubelet-data-volume"
+
+    @property
     def own_unit(self) -> Path:
         """Unit file of the agent."""
         return self.systemd / "gardener-node-agent.service"

@@ -27,21 +27,32 @@ def create_base(ledger: Ledger, base: Path, owner: str, *, storage: Literal["tmp
 
 def create_loop(ledger: Ledger, file: Path, size_bytes: int, *, owner: str) -> Path:
     """Make a file with an empty ext4 file system and attach a loop device to it; recorded first."""
+    device = create_empty_loop(ledger, file, size_bytes, owner=owner)
+    run("mkfs.ext4", "-q", "-F", str(device))
+    return device
+
+
+def create_empty_loop(ledger: Ledger, file: Path, size_bytes: int, *, owner: str) -> Path:
+    """Make a file of zeroes and attach a loop device to it; recorded first."""
     ledger.record("loop", file=str(file), owner=owner)
     with file.open("wb") as backing:
         backing.truncate(size_bytes)
-    run("mkfs.ext4", "-q", "-F", str(file))
     return Path(run("losetup", "--find", "--show", str(file)).strip())
 
 
 def remove_loop(file: Path) -> None:
     """Detach and delete what `create_loop` made; safe to repeat."""
+    for device in loops_of(file):
+        run("losetup", "--detach", device)
+    file.unlink(missing_ok=True)
+
+
+def loops_of(file: Path) -> list[str]:
+    """Return the loop devices in front of a file."""
     listed = subprocess.run(
         ["losetup", "--noheadings", "--output", "NAME", "--associated", str(file)],
         check=False,
         capture_output=True,
         text=True,
     )
-    for device in listed.stdout.split():
-        run("losetup", "--detach", device)
-    file.unlink(missing_ok=True)
+    return listed.stdout.split()

@@ -69,6 +69,11 @@ class Machine(NetworkFaults):
         return machine
 
     @property
+    def ledger(self) -> Ledger:
+        """Its lab's record of what was started."""
+        return self._ledger
+
+    @property
     def base(self) -> Path:
         """Folder of its disk, on the host."""
         return self._ledger.directory / "machines" / self.name

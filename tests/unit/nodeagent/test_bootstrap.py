@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 
 from agents.kube.errors import Forbidden
-from nodeagent.bootstrap import BootstrapFailed, bootstrap
+from nodeagent.bootstrap import BootstrapFailed, DataVolume, bootstrap
+from nodeagent.host.block_devices import Signatures
+from nodeagent.kubelet_volume import KubeletVolume, VolumeError
 from nodeagent.paths import Paths
 from systemd.errors import SystemdError
 from systemd.manager import SystemdUnitManager
+from tests.support.fake_disks import GIB, FakeDisk, FakeDisks, disk
 from tests.support.fake_systemd import FakeSystemd
 from tests.support.osc_agent import SLEEP
 
@@ -39,13 +42,29 @@ class Machine:
     def __init__(self, root: Path, host: FakeSystemd) -> None:
         self.paths, self.host = Paths(root=root), host
         self.units = SystemdUnitManager(address=host.address)
-        self.asked = 0
+        self.disks = FakeDisks(root, {"config": "one"})
+        self.volume: DataVolume | None = None
+        self.done: list[str] = []
         self.answer: Exception | None = None
         self.silent = False
 
+    @property
+    def asked(self) -> int:
+        """How often the API server was asked."""
+        return self.done.count("GET /version")
+
+    def wants_volume(self) -> None:
+        """Let the configuration ask for a data volume."""
+        volume = KubeletVolume(paths=self.paths, devices=self.disks, tools=self.disks, mount_table=self.disks.table)
+        self.volume = DataVolume(size_bytes=GIB, volume=volume)
+
+    async def clean_init_images(self) -> None:
+        """Note that it was called."""
+        self.done.append("init images")
+
     async def get_version(self) -> object:
         """Answer as the API server does."""
-        self.asked += 1
+        self.done.append("GET /version")
         if self.silent:
             await asyncio.Event().wait()
         if self.answer is not None:
@@ -54,7 +73,13 @@ class Machine:
 
     async def bootstrap(self) -> None:
         """Run the command."""
-        await bootstrap(paths=self.paths, units=self.units, get_version=self.get_version)
+        await bootstrap(
+            paths=self.paths,
+            units=self.units,
+            get_version=self.get_version,
+            clean_init_images=self.clean_init_images,
+            data_volume=self.volume,
+        )
 
 
 @pytest.fixture
@@ -84,6 +109,28 @@ async def test_bootstrap_installs_enables_and_starts_the_unit(machine: Machine) 
     assert machine.asked == 1
 
 
+async def test_order_of_the_actions(machine: Machine) -> None:
+    """Contract 8.2, Appendix C: volume, then daemon-reload, enable, start, disable of the init unit, at last the API server."""
+    machine.wants_volume()
+    machine.disks.add(FakeDisk(disk(1)))
+    await machine.bootstrap()
+    calls = [call for call in machine.host.received if call.endswith(("Unit", "UnitFiles", "Reload"))]
+    assert calls == ["Reload", "EnableUnitFiles", "StartUnit", "DisableUnitFiles"]
+    assert machine.disks.acts[-1] == "mount"
+    assert machine.done == ["init images", "GET /version"]
+
+
+async def test_a_data_volume_that_cannot_be_had_is_fatal(machine: Machine) -> None:
+    """Contract 8.2, 8.3: no fitting disk ends the command before the own unit is there; images of the script do not pile up."""
+    machine.wants_volume()
+    machine.disks.add(FakeDisk(disk(1), Signatures("ext4", "DATA")))
+    with pytest.raises(VolumeError):
+        await machine.bootstrap()
+    assert not machine.paths.own_unit.exists()
+    assert machine.host.received == []
+    assert machine.done == ["init images"]
+
+
 async def test_the_unit_is_the_interface_byte_for_byte(machine: Machine) -> None:
     """Contract Appendix D: fourteen lines with one line feed each, the last without."""
     await machine.bootstrap()
@@ -91,11 +138,16 @@ async def test_the_unit_is_the_interface_byte_for_byte(machine: Machine) -> None
     assert content == "\n".join(LINES).encode()
 
 
-async def test_scratch_directory_is_private(machine: Machine) -> None:
-    """Contract 9 W22: `tmp` is 0700, also where another node agent left it with mode 000."""
-    machine.paths.temporary.mkdir(parents=True, mode=0o000)
+async def test_w22_directories_have_usable_modes(machine: Machine) -> None:
+    """Contract 9 W22: `tmp` is 0700 and /var/lib/kubelet 0755, also where another node agent left mode 000 behind."""
+    for folder in (machine.paths.temporary, machine.paths.kubelet):
+        folder.mkdir(parents=True)
+        folder.chmod(0o000)
+    machine.wants_volume()
+    machine.disks.add(FakeDisk(disk(1)))
     await machine.bootstrap()
-    assert machine.paths.temporary.stat().st_mode & 0o777 == 0o700
+    modes = {folder.name: folder.stat().st_mode & 0o777 for folder in (machine.paths.temporary, machine.paths.kubelet)}
+    assert modes == {"tmp": 0o700, "kubelet": 0o755}
 
 
 async def test_bootstrap_can_be_repeated(machine: Machine) -> None:

@@ -73,6 +73,14 @@ def test_explicit_values_are_kept(tmp_path: Path) -> None:
     assert loaded.server.metrics_address == ("127.0.0.1", 9)
 
 
+def test_size_of_the_kubelets_data_volume_is_bytes_or_unset(tmp_path: Path) -> None:
+    """Contract 2, 8.3: an integer of any size; absent, null and 0 are unset."""
+    size = 5 * 1024**4
+    assert load(tmp_path, bootstrap={"kubeletDataVolumeSize": size}).bootstrap.kubelet_data_volume_size == size
+    for unset in ({}, {"kubeletDataVolumeSize": None}, {"kubeletDataVolumeSize": 0}):
+        assert load(tmp_path, bootstrap=unset).bootstrap.kubelet_data_volume_size is None
+
+
 @pytest.mark.parametrize(
     ("changes", "path"),
     [
@@ -86,7 +94,7 @@ def test_explicit_values_are_kept(tmp_path: Path) -> None:
         ({"apiServer": {}}, "apiServer.server"),
         ({"apiServer": 5}, "apiServer"),
         ({"server": {"metrics": {"port": "2752"}}}, "server.metrics.port"),
-        ({"bootstrap": {"kubeletDataVolumeSize": 5}}, "bootstrap.kubeletDataVolumeSize"),
+        ({"bootstrap": {"kubeletDataVolumeSize": "5Gi"}}, "bootstrap.kubeletDataVolumeSize"),
         (
             {"controllers": {"operatingSystemConfig": {**OSC, "secretName": ""}}},
             "controllers.operatingSystemConfig.secretName",
