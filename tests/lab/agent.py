@@ -78,17 +78,19 @@ class AgentSource:
             raise LabError(f"the agent's --version failed: {(done.stdout + done.stderr).strip()[-500:]}")
         return match.group(0).rstrip(",;)")
 
+    def file(self) -> bytes:
+        """Return what its image has as `/gardener-node-agent`, and user data as `/opt/bin/gardener-node-agent`."""
+        return self.binary.read_bytes() if self.kind == "binary" else _WRAPPER.encode()
+
     def install(self, machine: Machine) -> None:
         """Put it at `/opt/bin/gardener-node-agent` of a machine; a running agent goes on with the old file."""
-        if self.kind == "binary":
-            machine.write(AGENT_BINARY, self.binary.read_bytes(), 0o755)
-            return
-        self.stage()
-        target = machine.path(_FOLDER)
-        if target.exists():
-            shutil.rmtree(target)
-        run("cp", "-a", str(self.staging), str(target))
-        machine.write(AGENT_BINARY, _WRAPPER.encode(), 0o755)
+        if self.kind == "source":
+            self.stage()
+            target = machine.path(_FOLDER)
+            if target.exists():
+                shutil.rmtree(target)
+            run("cp", "-a", str(self.staging), str(target))
+        machine.write(AGENT_BINARY, self.file(), 0o755)
 
     def stage(self) -> None:
         """Put the source kind together: our packages anew each time, the interpreter and the distributions once."""

@@ -25,7 +25,8 @@ from tests.lab.registry import Kind, Registry
 from tests.lab.requests import Request, RequestLog, unexpected_denials
 from tests.lab.state import Ledger
 from tests.lab.tokens import new_token, token_secret
-from tests.lab.worker_osc import CHECKSUM_ANNOTATION, WorkerOsc, WorkerPool, osc_secret
+from tests.lab.worker_images import publish_worker_images
+from tests.lab.worker_osc import CHECKSUM_ANNOTATION, WorkerImages, WorkerOsc, WorkerPool, osc_secret
 
 DEFAULT_NAME = "lab"
 DEFAULT_POOL = "worker"
@@ -53,6 +54,7 @@ class Lab:
         self._plane: ControlPlane | None = None
         self._binaries: Binaries | None = None
         self._log: RequestLog | None = None
+        self._images: dict[AgentSource, WorkerImages] = {}
 
     def up(self, *, apiserver_flags: Mapping[str, str] | None = None, keep: bool = False) -> None:
         """Bring what is missing on the host, clear what a killed run left, and start the control plane.
@@ -203,6 +205,14 @@ class Lab:
         """Return a worker pool of this cluster for machines with that agent."""
         plane = self.control_plane
         return WorkerPool(name, plane.server_inside, plane.ca_pem.decode(), agent.version(), KUBERNETES_VERSION)
+
+    def worker_images(self, agent: AgentSource) -> WorkerImages:
+        """Return the images of that agent and of the kubelet; pushed to the lab's registry when they are asked for first."""
+        if agent not in self._images:
+            if self._binaries is None:
+                self._binaries = find_binaries(say=self._say)
+            self._images[agent] = publish_worker_images(self.registry(), agent, self._binaries.kubelet)
+        return self._images[agent]
 
     def create_bootstrap_token(self, *, validity: dt.timedelta = dt.timedelta(hours=1)) -> str:
         """Create a bootstrap token and return it."""

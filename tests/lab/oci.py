@@ -3,10 +3,11 @@
 import gzip
 import hashlib
 import io
+import itertools
 import json
 import platform
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -63,10 +64,12 @@ class Image:
     Attributes:
         manifest: what a tag or a digest refers to.
         blobs: all that the manifest refers to.
+        files: SHA-256 of each regular file, by its path with a leading slash.
     """
 
     manifest: Blob
     blobs: tuple[Blob, ...]
+    files: Mapping[str, str]
 
     @classmethod
     def build(cls, *layers: Sequence[Entry], compress: bool = True) -> "Image":
@@ -86,7 +89,12 @@ class Image:
             "config": config.descriptor(),
             "layers": [layer.descriptor() for layer in packed],
         }
-        return cls(Blob(json.dumps(manifest).encode(), _MANIFEST), (config, *packed))
+        files = {
+            f"/{entry.path}": hashlib.sha256(entry.data).hexdigest()
+            for entry in itertools.chain(*layers)
+            if entry.kind == "file"
+        }
+        return cls(Blob(json.dumps(manifest).encode(), _MANIFEST), (config, *packed), files)
 
 
 def _tar(entries: Sequence[Entry]) -> bytes:

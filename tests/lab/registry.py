@@ -28,6 +28,7 @@ CA_FILE = "/etc/ssl/certs/lab-registry-ca.crt"
 """Where machines find the CA; an OSC brings it."""
 _PORTS: Mapping[Kind, int] = {"tls": 5000, "plain": 5001}
 _TIMEOUT_SECONDS = 60.0
+_FILE = "image-file"
 
 
 class Registry:
@@ -124,7 +125,10 @@ class Registry:
             )
         finally:
             connection.close()
-        return f"{self.host}/{repository}:{tag}@{image.manifest.digest}"
+        reference = f"{self.host}/{repository}:{tag}@{image.manifest.digest}"
+        for file, digest in image.files.items():
+            self.ledger.record(_FILE, image=reference, file=file, sha256=digest)
+        return reference
 
     def served(self, repository: str) -> list[str]:
         """Return the blobs and manifests of a repository that were sent to somebody, oldest first, by their digest or tag."""
@@ -183,6 +187,18 @@ class Registry:
             return False
         finally:
             connection.close()
+
+
+def published_digest(ledger: Ledger, image: str, file: str) -> str:
+    """Return the SHA-256 of a file in an image that was pushed to one of a lab's registries.
+
+    Raises:
+        LabError: the lab has no such image, or no such file in it.
+    """
+    for entry in reversed(ledger.entries(_FILE)):
+        if (entry["image"], entry["file"]) == (image, file):
+            return str(entry["sha256"])
+    raise LabError(f"no image {image!r} with a file {file!r} was pushed")
 
 
 def _push_blob(connection: http.client.HTTPConnection, repository: str, blob: Blob) -> None:

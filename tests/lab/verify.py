@@ -1,10 +1,12 @@
 """Whether a machine is what an OSC says, found out from the outside: bytes, modes and unit states."""
 
 import base64
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
 from tests.lab.machine import Machine
+from tests.lab.registry import published_digest
 
 _UNIT_FOLDER = "/etc/systemd/system"
 _DEFAULT_FILE_MODE = 0o600
@@ -25,12 +27,22 @@ def file_differences(machine: Machine, document: Mapping[str, Any]) -> list[str]
         if not machine.exists(path):
             found.append(f"{path}: missing")
             continue
-        if machine.read(path) != file_content(file):
+        reference = file["content"].get("imageRef")
+        same = (
+            machine.read(path) == file_content(file)
+            if reference is None
+            else hashlib.sha256(machine.read(path)).hexdigest() == _in_image(machine, reference)
+        )
+        if not same:
             found.append(f"{path}: other content")
         wanted = file.get("permissions") or _DEFAULT_FILE_MODE
         if machine.mode(path) != wanted:
             found.append(f"{path}: mode {machine.mode(path):o} instead of {wanted:o}")
     return found
+
+
+def _in_image(machine: Machine, reference: Mapping[str, str]) -> str:
+    return published_digest(machine.ledger, reference["image"], reference["filePathInImage"])
 
 
 def unit_differences(machine: Machine, document: Mapping[str, Any]) -> list[str]:

@@ -1,20 +1,20 @@
-"""OperatingSystemConfig documents as gardenlet would render them for a worker: contract 5.1, 5.3 and 5.5.
-
-Without container runtime configuration and without files from images, which the agent does not handle yet.
-"""
+"""OperatingSystemConfig documents as gardenlet would render them for a worker: contract 5.1, 5.3 and 5.5."""
 
 import base64
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import yaml
+
+from tests.lab.pause import PAUSE_IMAGE
 
 AGENT_UNIT = "gardener-node-agent.service"
 KUBELET_UNIT = "kubelet.service"
 AGENT_FOLDER = "/var/lib/gardener-node-agent"
 AGENT_BINARY = "/opt/bin/gardener-node-agent"
+KUBELET_BINARY = "/opt/bin/kubelet"
 CLUSTER_CA_FILE = f"{AGENT_FOLDER}/cluster-ca.crt"
 KUBELET_CA_FILE = "/var/lib/kubelet/ca.crt"
 KUBELET_CONFIG_FILE = "/var/lib/kubelet/config/kubelet"
@@ -40,6 +40,25 @@ WantedBy=multi-user.target"""
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerImages:
+    """Images out of which a worker gets its programs, and the registry that has them.
+
+    Attributes:
+        node_agent: reference with digest; the agent is at `/gardener-node-agent`.
+        kubelet: reference with digest; the kubelet is at `/kubelet`.
+        registry: an element of `spec.criConfig.containerd.registries`.
+        ca_file: where machines are to find the registry's CA.
+        ca_pem: that CA.
+    """
+
+    node_agent: str
+    kubelet: str
+    registry: Mapping[str, Any]
+    ca_file: str
+    ca_pem: str
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerPool:
     """What all machines of a pool share.
 
@@ -49,6 +68,7 @@ class WorkerPool:
         ca_pem: CA of the cluster.
         agent_version: version of the agent, with `v`; it is part of the config file's name.
         kubernetes_version: with `v`.
+        images: where its programs come from; None if they are on the machines already.
     """
 
     name: str
@@ -56,6 +76,7 @@ class WorkerPool:
     ca_pem: str
     agent_version: str
     kubernetes_version: str
+    images: WorkerImages | None = None
 
     @property
     def secret_name(self) -> str:
@@ -96,24 +117,28 @@ class WorkerOsc:
         units: units by name.
         files: files by path.
         kubelet: settings of kubelet's configuration file, besides those a machine of the lab needs.
+        cri: `spec.criConfig`; empty for none.
     """
 
     pool: WorkerPool
     units: Mapping[str, Mapping[str, Any]]
     files: Mapping[str, Mapping[str, Any]]
     kubelet: Mapping[str, Any]
+    cri: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def for_pool(cls, pool: WorkerPool) -> "WorkerOsc":
-        """Return what every worker gets: the agent itself, kubelet, kernel settings."""
+        """Return what every worker gets: the agent itself, kubelet, kernel settings; both programs if they are in images."""
         osc = cls(pool, {}, {}, {})
+        if pool.images is not None:
+            osc = osc.with_images(pool.images)
         osc = osc.with_file(pool.agent_config_path, pool.agent_config(), mode=0o600)
         osc = osc.with_file(CLUSTER_CA_FILE, pool.ca_pem, mode=0o640)
         osc = osc.with_file(KUBELET_CA_FILE, pool.ca_pem, mode=0o400)
         osc = osc.with_file("/etc/sysctl.d/99-k8s-general.conf", "net.core.somaxconn = 2048\n")
         own = {"filePaths": [pool.agent_config_path, CLUSTER_CA_FILE, AGENT_BINARY]}
         osc = osc.with_unit(AGENT_UNIT, content=AGENT_UNIT_CONTENT, enable=True, **own)
-        kubelet = {"command": "start", "filePaths": [KUBELET_CA_FILE, KUBELET_CONFIG_FILE, "/opt/bin/kubelet"]}
+        kubelet = {"command": "start", "filePaths": [KUBELET_CA_FILE, KUBELET_CONFIG_FILE, KUBELET_BINARY]}
         osc = osc.with_unit(KUBELET_UNIT, content=kubelet_unit(pool), enable=True, **kubelet)
         return osc.with_unit(
             "systemd-sysctl.service", command="restart", enable=True, filePaths=["/etc/sysctl.d/99-k8s-general.conf"]
@@ -129,6 +154,42 @@ class WorkerOsc:
         if mode is not None:
             file["permissions"] = mode
         return replace(self, files={**self.files, path: file})
+
+    def with_image_file(
+        self, path: str, image: str, file_path_in_image: str, mode: int | None = 0o755, **fields: Any
+    ) -> "WorkerOsc":
+        """Add or replace a file that comes out of a container image. Further fields: `hostName`."""
+        content = {"imageRef": {"image": image, "filePathInImage": file_path_in_image}}
+        file: dict[str, Any] = {"path": path, "content": content, **fields}
+        if mode is not None:
+            file["permissions"] = mode
+        return replace(self, files={**self.files, path: file})
+
+    def with_containerd(
+        self, *, cgroup_driver: str = "systemd", sandbox_image: str = PAUSE_IMAGE, **fields: Any
+    ) -> "WorkerOsc":
+        """Configure containerd; registries stay. Further fields of the section: `plugins`."""
+        registries = self.cri.get("containerd", {}).get("registries", [])
+        section = {"registries": registries, "sandboxImage": sandbox_image, **fields}
+        return replace(self, cri={"name": "containerd", "cgroupDriver": cgroup_driver, "containerd": section})
+
+    def with_registry(self, registry: Mapping[str, Any]) -> "WorkerOsc":
+        """Add or replace a registry: upstream, server, hosts, readinessProbe. Configures containerd if need be."""
+        osc = self if self.cri else self.with_containerd()
+        others = [one for one in osc.cri["containerd"]["registries"] if one["upstream"] != registry["upstream"]]
+        return replace(osc, cri={**osc.cri, "containerd": {**osc.cri["containerd"], "registries": [*others, registry]}})
+
+    def without_registry(self, upstream: str) -> "WorkerOsc":
+        """Remove a registry."""
+        section = self.cri["containerd"]
+        left = [one for one in section["registries"] if one["upstream"] != upstream]
+        return replace(self, cri={**self.cri, "containerd": {**section, "registries": left}})
+
+    def with_images(self, images: WorkerImages) -> "WorkerOsc":
+        """Let agent and kubelet come out of images, and tell containerd of the registry that has them."""
+        osc = self.with_file(images.ca_file, images.ca_pem, mode=0o644).with_registry(images.registry)
+        osc = osc.with_image_file(AGENT_BINARY, images.node_agent, "/gardener-node-agent")
+        return osc.with_image_file(KUBELET_BINARY, images.kubelet, "/kubelet")
 
     def without_file(self, path: str) -> "WorkerOsc":
         """Remove a file."""
@@ -150,6 +211,7 @@ class WorkerOsc:
         """Return the OSC as gardenlet strips it for the Secret."""
         configuration = yaml.safe_dump(kubelet_configuration(self.kubelet), sort_keys=False)
         complete = self.with_file(KUBELET_CONFIG_FILE, configuration, mode=0o644)
+        cri = {"criConfig": self.cri} if self.cri else {}
         return {
             "apiVersion": _API_VERSION,
             "kind": "OperatingSystemConfig",
@@ -159,6 +221,7 @@ class WorkerOsc:
                 "purpose": "",
                 "units": list(self.units.values()),
                 "files": list(complete.files.values()),
+                **cri,
             },
             "status": {},
         }
@@ -187,7 +250,7 @@ def kubelet_unit(pool: WorkerPool) -> str:
         "--runtime-cgroups=/system.slice/containerd.service",
         "--v=2",
     ]
-    lines = " \\\n    ".join(["/opt/bin/kubelet", *flags])
+    lines = " \\\n    ".join([KUBELET_BINARY, *flags])
     return (
         "[Unit]\nDescription=kubelet daemon\nAfter=containerd.service\nWants=containerd.service\n\n"
         f"[Service]\nRestart=always\nRestartSec=5\nExecStart={lines}\n\n"

@@ -2,11 +2,12 @@
 
 import base64
 import hashlib
+from dataclasses import replace
 from typing import Any
 
 import yaml
 
-from tests.lab.worker_osc import AGENT_UNIT_CONTENT, WorkerOsc, WorkerPool, osc_secret
+from tests.lab.worker_osc import AGENT_UNIT_CONTENT, WorkerImages, WorkerOsc, WorkerPool, osc_secret
 
 _POOL = WorkerPool("p", "https://10.200.0.1:6443", "CA", "v1.150.0", "v1.34.4")
 
@@ -91,3 +92,35 @@ def test_secret_carries_labels_and_checksum() -> None:
         "worker.gardener.cloud/pool": "p",
     }
     assert secret["metadata"]["namespace"] == "kube-system"
+
+
+_IMAGES = WorkerImages(
+    node_agent="r.lab:5000/agent:v1@sha256:1",
+    kubelet="r.lab:5000/hyperkube:v1@sha256:2",
+    registry={"upstream": "r.lab:5000", "server": "https://r.lab:5000", "hosts": []},
+    ca_file="/etc/ssl/ca.crt",
+    ca_pem="CA",
+)
+
+
+def test_programs_come_out_of_images() -> None:
+    """Section 5.3, 5.5: a pool with images gets both programs by imageRef, 0755, and the registry that has them."""
+    osc = WorkerOsc.for_pool(replace(_POOL, images=_IMAGES))
+    files, cri = _by_path(osc), osc.document()["spec"]["criConfig"]
+    reference = {"image": "r.lab:5000/agent:v1@sha256:1", "filePathInImage": "/gardener-node-agent"}
+    assert files["/opt/bin/gardener-node-agent"]["content"] == {"imageRef": reference}
+    assert files["/opt/bin/kubelet"]["content"]["imageRef"]["filePathInImage"] == "/kubelet"
+    assert {files[path]["permissions"] for path in ("/opt/bin/kubelet", "/opt/bin/gardener-node-agent")} == {0o755}
+    assert files["/etc/ssl/ca.crt"]["content"]["inline"]["data"] == "CA"
+    assert (cri["name"], cri["cgroupDriver"]) == ("containerd", "systemd")
+    assert cri["containerd"]["registries"] == [_IMAGES.registry]
+    assert "criConfig" not in WorkerOsc.for_pool(_POOL).document()["spec"]
+
+
+def test_registries_are_added_replaced_and_removed_by_upstream() -> None:
+    """Section 5.3: upstreams are unique; configuring containerd anew keeps them."""
+    first, second = {"upstream": "a", "server": "1"}, {"upstream": "b"}
+    osc = WorkerOsc.for_pool(_POOL).with_registry(first).with_registry(second).with_registry({**first, "server": "2"})
+    assert [one["upstream"] for one in osc.cri["containerd"]["registries"]] == ["b", "a"]
+    assert osc.with_containerd(plugins=[]).cri["containerd"]["registries"] == osc.cri["containerd"]["registries"]
+    assert osc.without_registry("b").cri["containerd"]["registries"] == [{"upstream": "a", "server": "2"}]
