@@ -26,19 +26,17 @@ from agents.runtime.source import ChannelSource
 from nodeagent import status
 from nodeagent.config import NodeAgentConfiguration
 from nodeagent.controllers import certificate, lease, token
-from nodeagent.controllers.operatingsystemconfig import build
-from nodeagent.controllers.operatingsystemconfig.apply import Applier
-from nodeagent.controllers.operatingsystemconfig.controller import (
-    CONTROLLER,
-    Dependencies,
-    OperatingSystemConfigReconciler,
-)
-from nodeagent.controllers.operatingsystemconfig.units import UnitJobs
+from nodeagent.controllers.operatingsystemconfig.build import OperatingSystemConfigController, Parts
+from nodeagent.controllers.operatingsystemconfig.controller import OperatingSystemConfigReconciler
 from nodeagent.credentials import ClientFactory, CredentialsManager
 from nodeagent.host.consistency import Finding
+from nodeagent.host.containerd import Containerd
+from nodeagent.host.ctr import Ctr, CtrSettings
 from nodeagent.host.hostname import read_hostname
+from nodeagent.host.image_extractor import CtrImageExtractor
+from nodeagent.host.kubelet import Kubelet
 from nodeagent.host.machine_name import read_machine_name
-from nodeagent.host.node_events import NodeEvents, reference
+from nodeagent.host.node_events import reference
 from nodeagent.host.node_identity import NodeIdentity, hostname_selector
 from nodeagent.host.units_in_use import UnitsInUse
 from nodeagent.paths import Paths
@@ -77,6 +75,9 @@ class _Process:
         )
         self._status = status.StatusBoard(path=self._paths.status, clock=self._clock, version=GARDENER_VERSION)
         self._hostname = read_hostname()
+        self._containerd = Containerd(CtrSettings.from_environment(os.environ))
+        self._kubelet = Kubelet()
+        self._images = CtrImageExtractor(paths=self._paths, ctr=Ctr(CtrSettings.from_environment(os.environ)))
         self._clients = ClientFactory(clock=self._clock, rng=self._rng, observe=self._metrics.observe_request)
         self._credentials = CredentialsManager(
             config=config,
@@ -118,7 +119,14 @@ class _Process:
                 health_server(bind_address=health_host, port=health_port, checks=checks),
                 metrics_server(bind_address=metrics_host, port=metrics_port, metrics=self._metrics),
             ],
-            startup=[stale.run, self._connect, self._wait_synced, kubelet.run, self._add_controllers],
+            startup=[
+                stale.run,
+                self._images.clean,
+                self._connect,
+                self._wait_synced,
+                kubelet.run,
+                self._add_controllers,
+            ],
         )
 
     async def _connect(self) -> Cluster:
@@ -140,8 +148,8 @@ class _Process:
     async def _add_controllers(self) -> None:
         shoot, client = self._shoot, self._shoot.cluster.client
         resync = ChannelSource()
-        reconciler = self._new_osc_reconciler(resync)
-        await self._check_consistency(reconciler)
+        operating_system_config = self._new_osc_controller(resync)
+        await self._check_consistency(operating_system_config.reconciler)
         if not self._credentials.explicit:
             self._manager.add_controller(
                 certificate.new_controller(
@@ -153,15 +161,8 @@ class _Process:
                     expires=self._certificate_expires,
                 )
             )
-        self._manager.add_controller(
-            build.new_controller(
-                reconciler=reconciler,
-                secrets=shoot.secrets,
-                nodes=shoot.nodes,
-                identity=shoot.identity,
-                secret_name=self._config.controllers.operating_system_config.secret_name,
-            )
-        )
+        for controller in operating_system_config.controllers():
+            self._manager.add_controller(controller)
         self._manager.add_controller(
             token.new_controller(client=client, config=self._config.controllers.token, resync=resync)
         )
@@ -173,42 +174,30 @@ class _Process:
         self._manager.add_controller(status.new_controller(self._status))
         self._notifier.ready()
 
-    def _new_osc_reconciler(self, resync: ChannelSource) -> OperatingSystemConfigReconciler:
-        shoot, settings = self._shoot, self._config.controllers.operating_system_config
+    def _new_osc_controller(self, resync: ChannelSource) -> OperatingSystemConfigController:
+        shoot = self._shoot
         tokens = token.paths_by_secret(self._config.controllers.token.sync_configs)
-        by_path = {path: request for request, paths in tokens.items() for path in paths}
-
-        def file_removed(path: str) -> None:
-            if (request := by_path.get(Path(path))) is not None:
-                loop.call_soon_threadsafe(resync.send, request)
-
-        loop = asyncio.get_running_loop()
-        events = NodeEvents(recorder=shoot.cluster.recorder, node=lambda: shoot.identity.node, controller=CONTROLLER)
-        jobs = UnitJobs(
-            units=self._units,
-            clock=self._clock,
-            notify=events.unit_processed,
-            watched=self._paths.watched_units,
-            in_use=self._in_use,
-        )
-        applier = Applier(
-            unit_manager=self._units, jobs=jobs, journal=self._journal, file_removed=file_removed, root=self._paths.root
-        )
-        return OperatingSystemConfigReconciler(
-            Dependencies(
-                secrets=shoot.secrets,
-                identity=shoot.identity,
+        return OperatingSystemConfigController(
+            Parts(
+                config=self._config,
+                paths=self._paths,
+                clock=self._clock,
                 client=shoot.cluster.client,
                 recorder=shoot.cluster.recorder,
+                secrets=shoot.secrets,
+                nodes=shoot.nodes,
+                identity=shoot.identity,
+                credentials=self._credentials,
                 journal=self._journal,
-                applier=applier,
-                jobs=jobs,
+                units=self._units,
+                in_use=self._in_use,
+                containerd=self._containerd,
+                kubelet=self._kubelet,
+                images=self._images,
                 status=self._status,
                 shutdown=self._shutdown,
-                clock=self._clock,
-                paths=self._paths,
-                sync_period=settings.sync_period,
-                kubernetes_version=settings.kubernetes_version,
+                token_resync=resync,
+                tokens={path: request for request, paths in tokens.items() for path in paths},
             )
         )
 

@@ -91,6 +91,16 @@ class Paths:
         return self.root / "run/gardener-node-agent/kubelet-data-volume"
 
     @property
+    def operating_system_update(self) -> Path:
+        """The update of the operating system that this boot has seen."""
+        return self.root / "run/gardener-node-agent/os-update.json"
+
+    @property
+    def os_release(self) -> Path:
+        """Which operating system this is."""
+        return self.root / "etc/os-release"
+
+    @property
     def own_unit(self) -> Path:
         """Unit file of the agent."""
         return self.systemd / "gardener-node-agent.service"

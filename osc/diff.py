@@ -13,8 +13,10 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal
 
+from osc.containerd import CONTAINERD_UNIT
+from osc.inplace import InPlaceChanges
 from osc.merge import Effective
-from osc.types import OWN_UNIT, DropIn, File, Unit
+from osc.types import OWN_UNIT, DropIn, File, Registry, Unit
 
 CommandName = Literal["restart", "stop"]
 
@@ -36,6 +38,10 @@ class EntryKind(StrEnum):
     UNIT_CHANGED = "unit-changed"
     UNIT_DELETED = "unit-deleted"
     COMMAND = "command"
+    CONTAINERD_CONFIG = "containerd-config"
+    REGISTRY = "registry"
+    REGISTRY_DELETED = "registry-deleted"
+    IN_PLACE = "in-place"
     OWN_RESTART = "own-restart"
     RELOAD = "reload"
 
@@ -65,15 +71,16 @@ class Touched:
 
     paths: frozenset[str] = frozenset()
     units: Mapping[str, TouchedUnit] = field(default_factory=dict)
+    registries: frozenset[str] = frozenset()
 
     def __bool__(self) -> bool:
-        return bool(self.paths or self.units)
+        return bool(self.paths or self.units or self.registries)
 
     def __or__(self, other: "Touched") -> "Touched":
         units = dict(self.units)
         for name, unit in other.units.items():
             units[name] = units.get(name, TouchedUnit()) | unit
-        return Touched(self.paths | other.paths, units)
+        return Touched(self.paths | other.paths, units, self.registries | other.registries)
 
     def all_paths(self) -> frozenset[str]:
         """Return the paths of files, unit files and drop-ins."""
@@ -83,16 +90,25 @@ class Touched:
     def of(effective: Effective) -> "Touched":
         """Everything that applying this OSC may touch: for a caller whose journal is lost, but not the OSC."""
         return Touched(
-            frozenset(file.path for file in effective.files), {unit.name: _touch(unit) for unit in effective.units}
+            frozenset(file.path for file in effective.files),
+            {unit.name: _touch(unit) for unit in effective.units},
+            frozenset(effective.registries_by_upstream()),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Dirty:
-    """Paths of OSC files and names of units that were seen to differ from what they should be."""
+    """Paths of OSC files, names of units and upstreams of registries that were seen to differ from what they should be."""
 
     paths: frozenset[str] = frozenset()
     units: frozenset[str] = frozenset()
+    registries: frozenset[str] = frozenset()
+
+    def __bool__(self) -> bool:
+        return bool(self.paths or self.units or self.registries)
+
+    def __or__(self, other: "Dirty") -> "Dirty":
+        return Dirty(self.paths | other.paths, self.units | other.units, self.registries | other.registries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +138,11 @@ class Changes:
     """What is left to do, item by item.
 
     Attributes:
+        containerd_config: whether containerd's configuration file has to be written.
+        registries_desired: registries whose `hosts.toml` has to be as they say.
+        registries_to_probe: upstreams of those whose hosts must answer first.
+        registries_deleted: upstreams whose directory goes.
+        in_place: which parts of an update in place are due.
         file_users: for a deleted file, the units of the old OSC that named it in their filePaths.
         reload: whether systemd has not yet read what was written.
         own_restart: whether the agent itself must be started again.
@@ -132,6 +153,11 @@ class Changes:
     units_changed: tuple[UnitChange, ...] = ()
     units_deleted: tuple[Unit, ...] = ()
     commands: tuple[UnitCommand, ...] = ()
+    containerd_config: bool = False
+    registries_desired: tuple[Registry, ...] = ()
+    registries_to_probe: frozenset[str] = frozenset()
+    registries_deleted: tuple[str, ...] = ()
+    in_place: InPlaceChanges = field(default_factory=InPlaceChanges)
     file_users: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     reload: bool = False
     own_restart: OwnRestart = OwnRestart.NONE
@@ -146,6 +172,11 @@ class Changes:
         entries |= {Entry(EntryKind.UNIT_CHANGED, change.unit.name) for change in self.units_changed}
         entries |= {Entry(EntryKind.UNIT_DELETED, unit.name) for unit in self.units_deleted}
         entries |= {Entry(EntryKind.COMMAND, command.name) for command in self.commands}
+        entries |= {Entry(EntryKind.REGISTRY, registry.upstream) for registry in self.registries_desired}
+        entries |= {Entry(EntryKind.REGISTRY_DELETED, upstream) for upstream in self.registries_deleted}
+        entries |= {Entry(EntryKind.IN_PLACE, name) for name in self.in_place.names}
+        if self.containerd_config:
+            entries.add(Entry(EntryKind.CONTAINERD_CONFIG))
         if self.reload:
             entries.add(Entry(EntryKind.RELOAD))
         if self.own_restart is not OwnRestart.NONE:
@@ -158,12 +189,20 @@ class Changes:
         def left(kind: EntryKind, key: str) -> bool:
             return Entry(kind, key) not in done
 
+        registries = tuple(item for item in self.registries_desired if left(EntryKind.REGISTRY, item.upstream))
         return Changes(
             files_changed=tuple(file for file in self.files_changed if left(EntryKind.FILE_CHANGED, file.path)),
             files_deleted=tuple(file for file in self.files_deleted if left(EntryKind.FILE_DELETED, file.path)),
             units_changed=tuple(item for item in self.units_changed if left(EntryKind.UNIT_CHANGED, item.unit.name)),
             units_deleted=tuple(unit for unit in self.units_deleted if left(EntryKind.UNIT_DELETED, unit.name)),
             commands=tuple(command for command in self.commands if left(EntryKind.COMMAND, command.name)),
+            containerd_config=self.containerd_config and left(EntryKind.CONTAINERD_CONFIG, ""),
+            registries_desired=registries,
+            registries_to_probe=self.registries_to_probe & {registry.upstream for registry in registries},
+            registries_deleted=tuple(
+                name for name in self.registries_deleted if left(EntryKind.REGISTRY_DELETED, name)
+            ),
+            in_place=self.in_place.without(entry.key for entry in done if entry.kind is EntryKind.IN_PLACE),
             file_users=self.file_users,
             reload=self.reload and left(EntryKind.RELOAD, ""),
             own_restart=self.own_restart if left(EntryKind.OWN_RESTART, "") else OwnRestart.NONE,
@@ -173,11 +212,18 @@ class Changes:
         """Return what carrying this out may touch."""
         units = {change.unit.name: _touch(change.unit, change.drop_ins_deleted) for change in self.units_changed}
         units |= {unit.name: _touch(unit) for unit in self.units_deleted}
-        return Touched(frozenset(file.path for file in (*self.files_changed, *self.files_deleted)), units)
+        registries = frozenset((*(registry.upstream for registry in self.registries_desired), *self.registries_deleted))
+        return Touched(frozenset(file.path for file in (*self.files_changed, *self.files_deleted)), units, registries)
 
 
 def diff(
-    new: Effective, *, old: Effective | None, touched: Touched | None = None, dirty: Dirty | None = None
+    new: Effective,
+    *,
+    old: Effective | None,
+    touched: Touched | None = None,
+    dirty: Dirty | None = None,
+    containerd_config: bool = False,
+    in_place: InPlaceChanges | None = None,
 ) -> Changes:
     """Compute the changes that lead to `new`.
 
@@ -187,6 +233,9 @@ def diff(
         touched: what an unfinished apply may have changed since last-applied; counts as changed even if `new` equals
             `old`, and what only that apply brought is deleted.
         dirty: what was seen to differ, on the disk or in a referenced Secret; counts as changed.
+        containerd_config: whether containerd's configuration file differs from what it should be (W16: looked at, not
+            guessed from the OSC).
+        in_place: which parts of an update in place are due.
     """
     base = old or Effective()
     touched = touched or Touched()
@@ -200,15 +249,51 @@ def diff(
         UnitCommand(unit.name, "restart") for unit in units_deleted if unit.content is None and unit.name != OWN_UNIT
     ]
     users = _users(base, {file.path for file in files_deleted})
-    return _with_commands(
-        Changes(changed_files, files_deleted, units_changed, units_deleted, tuple(restarted), users), units_changed
+    registries = new.registries_by_upstream()
+    known = base.registries_by_upstream()
+    rewritten = {
+        upstream: registry
+        for upstream, registry in registries.items()
+        if known.get(upstream) != registry or upstream in touched.registries or upstream in dirty.registries
+    }
+    changes = Changes(
+        files_changed=changed_files,
+        files_deleted=files_deleted,
+        units_changed=units_changed,
+        units_deleted=units_deleted,
+        commands=tuple(restarted),
+        registries_desired=tuple(rewritten.values()),
+        registries_to_probe=frozenset(
+            upstream
+            for upstream, registry in rewritten.items()
+            if registry.readiness_probe and (known.get(upstream) != registry or upstream in touched.registries)
+        ),
+        registries_deleted=tuple(sorted((known.keys() | touched.registries) - registries.keys())),
+        in_place=in_place or InPlaceChanges(),
+        file_users=users,
     )
+    return with_containerd_config(_with_commands(changes, units_changed), changed=containerd_config)
+
+
+def with_containerd_config(changes: Changes, *, changed: bool) -> Changes:
+    """Add containerd's configuration file, and one restart of containerd for it, to what is left."""
+    if not changed:
+        return changes
+    listed = any(command.name == CONTAINERD_UNIT for command in changes.commands)
+    commands = changes.commands if listed else (*changes.commands, UnitCommand(CONTAINERD_UNIT, "restart"))
+    return replace(changes, containerd_config=True, commands=commands)
 
 
 def add_dirty(changes: Changes, new: Effective, dirty: Dirty) -> Changes:
     """Add what was seen to differ to the changes that are left of an apply that is resumed."""
     listed_files = {file.path for file in changes.files_changed}
     files = tuple(file for file in new.files if file.path in dirty.paths and file.path not in listed_files)
+    listed_registries = {registry.upstream for registry in changes.registries_desired}
+    registries = tuple(
+        registry
+        for upstream, registry in new.registries_by_upstream().items()
+        if upstream in dirty.registries and upstream not in listed_registries
+    )
     paths = {file.path for file in files}
     listed_units = {change.unit.name for change in changes.units_changed}
     units = tuple(
@@ -216,10 +301,13 @@ def add_dirty(changes: Changes, new: Effective, dirty: Dirty) -> Changes:
         for unit in new.units
         if unit.name not in listed_units and (unit.name in dirty.units or not paths.isdisjoint(unit.file_paths))
     )
-    if not files and not units:
+    if not files and not units and not registries:
         return changes
     extended = replace(
-        changes, files_changed=(*changes.files_changed, *files), units_changed=(*changes.units_changed, *units)
+        changes,
+        files_changed=(*changes.files_changed, *files),
+        units_changed=(*changes.units_changed, *units),
+        registries_desired=(*changes.registries_desired, *registries),
     )
     return _with_commands(extended, units)
 
@@ -266,7 +354,10 @@ def _with_commands(changes: Changes, units: Iterable[UnitChange]) -> Changes:
         elif change.unit.name not in listed:
             commands.append(UnitCommand(change.unit.name, command_for(change.unit)))
     complete = replace(changes, commands=tuple(commands), own_restart=own_restart)
-    return replace(complete, reload=bool(complete))
+    reload = bool(
+        complete.files_changed or complete.files_deleted or complete.units_changed or complete.units_deleted or commands
+    )
+    return replace(complete, reload=reload)
 
 
 def _changed_files(new: Effective, base: Effective, dirty: frozenset[str]) -> tuple[File, ...]:

@@ -154,7 +154,6 @@ class Journal:
             changes,
             touched=known.touched | (touched or Touched()) | changes.touched(),
             secret_digests=known.secret_digests if secret_digests is None else dict(secret_digests),
-            others=known.others if known.checksum == checksum else Pending(checksum).others,
             sequence=known.sequence,
         )
         self._loaded = Loaded(None, compare_with_disk=False)
@@ -175,6 +174,12 @@ class Journal:
         waited = self._clock.monotonic() - self._written_at
         if self._unwritten_steps >= _MOST_STEPS or waited >= _INTERVAL_SECONDS:
             self._save(sync=False)
+
+    def finish(self, *entries: Entry) -> None:
+        """Record that entries without steps of a plan are done, and write the file at once."""
+        self._begun()
+        self._finished.update(entries)
+        self._save(sync=True)
 
     def own_bytes_changed(self) -> None:
         """Record that a step changed bytes of the agent's own unit or its files: the restart is required."""

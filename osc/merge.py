@@ -6,15 +6,34 @@ Source: contract 6.3, points 3 and 4; gardener pkg/nodeagent/controller/operatin
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from osc.types import DropIn, File, OperatingSystemConfig, Unit
+from osc.types import DropIn, File, OperatingSystemConfig, Plugin, Registry, Unit
+
+CONTAINERD = "containerd"
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """Settings of containerd."""
+
+    sandbox_image: str = ""
+    cgroup_driver: str | None = None
+    plugins: tuple[Plugin, ...] = ()
+    registries: tuple[Registry, ...] = ()
+
+    @property
+    def of_config_file(self) -> tuple[object, ...]:
+        """What decides on the content of containerd's configuration file."""
+        return (self.sandbox_image, self.cgroup_driver, self.plugins)
 
 
 @dataclass(frozen=True, slots=True)
 class Effective:
-    """Files and units of this host, in order of first appearance, one per path and name."""
+    """Files and units of this host, in order of first appearance, one per path and name, and settings of containerd."""
 
     files: tuple[File, ...] = ()
     units: tuple[Unit, ...] = ()
+    runtime: Runtime | None = None
+    """None where containerd is not the OSC's business."""
 
     def files_by_path(self) -> dict[str, File]:
         """Return the files under their paths."""
@@ -23,6 +42,10 @@ class Effective:
     def units_by_name(self) -> dict[str, Unit]:
         """Return the units under their names."""
         return {unit.name: unit for unit in self.units}
+
+    def registries_by_upstream(self) -> dict[str, Registry]:
+        """Return the registries under their upstreams."""
+        return {registry.upstream: registry for registry in (self.runtime.registries if self.runtime else ())}
 
     def written_paths(self) -> frozenset[str]:
         """Paths of all files that must be on the disk: the OSC's files, unit files and drop-ins."""
@@ -40,7 +63,18 @@ def effective(config: OperatingSystemConfig, *, hostname: str) -> Effective:
         for file in (*config.spec.files, *config.status.extension_files)
         if file.host_name is None or file.host_name == hostname
     }
-    return Effective(tuple(files.values()), merge_units((*config.spec.units, *config.status.extension_units)))
+    units = merge_units((*config.spec.units, *config.status.extension_units))
+    return Effective(tuple(files.values()), units, runtime(config))
+
+
+def runtime(config: OperatingSystemConfig) -> Runtime | None:
+    """Return the settings of containerd, None unless the OSC names it and has a section for it (contract 6.14)."""
+    cri = config.spec.cri_config
+    if cri is None or cri.name != CONTAINERD or cri.containerd is None:
+        return None
+    section = cri.containerd
+    registries = {registry.upstream: registry for registry in section.registries}
+    return Runtime(section.sandbox_image, cri.cgroup_driver, section.plugins, tuple(registries.values()))
 
 
 def merge_units(units: Iterable[Unit]) -> tuple[Unit, ...]:

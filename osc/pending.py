@@ -11,7 +11,7 @@ Source: gardener pkg/nodeagent/controller/operatingsystemconfig/osc_changes.go.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pydantic import Field, ValidationError
@@ -19,8 +19,17 @@ from pydantic import Field, ValidationError
 from agents.core.errors import TerminalError
 from agents.core.yamlio import YamlError
 from osc.codec import dump_state, load_state
-from osc.diff import Changes, OwnRestart, Touched, TouchedUnit, UnitChange, UnitCommand
-from osc.types import OWN_UNIT, DropIn, File, Unit, WireModel
+from osc.diff import (
+    Changes,
+    OwnRestart,
+    Touched,
+    TouchedUnit,
+    UnitChange,
+    UnitCommand,
+    with_containerd_config,
+)
+from osc.inplace import InPlaceChanges
+from osc.types import OWN_UNIT, DropIn, File, Registry, Unit, WireModel
 
 PRIVATE_KEY = "x-journal"
 _VERSION = 1
@@ -29,18 +38,6 @@ _COMMANDS = ("restart", "stop")
 
 class TornPending(TerminalError):
     """The file is cut off, damaged or of a form that we do not know; it counts as none."""
-
-
-def _no_others() -> Mapping[str, object]:
-    return {
-        "containerd": {"configFileChanged": False, "registries": {}},
-        "inPlaceUpdates": {
-            "operatingSystem": False,
-            "kubelet": {"minorVersion": False, "config": False, "cpuManagerPolicy": False},
-            "certificateAuthoritiesRotation": {"kubelet": False, "nodeAgent": False},
-            "serviceAccountKeyRotation": False,
-        },
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +49,6 @@ class Pending:
         changes: what is left; empty after a complete apply.
         touched: what may differ from last-applied; empty after a complete apply.
         secret_digests: by path, of the secretRef contents that are being or were written.
-        others: sections of the file that no part reads yet, kept as they are.
         foreign: another node agent wrote the file.
         sequence: differs in each file, so that a write that must reach the disk is never taken for unnecessary.
     """
@@ -61,7 +57,6 @@ class Pending:
     changes: Changes = field(default_factory=Changes)
     touched: Touched = field(default_factory=Touched)
     secret_digests: Mapping[str, str] = field(default_factory=dict)
-    others: Mapping[str, object] = field(default_factory=_no_others)
     foreign: bool = False
     sequence: int = 0
 
@@ -86,7 +81,15 @@ def encode_pending(pending: Pending) -> bytes:
             deleted=[unit.to_wire() for unit in changes.units_deleted],
             commands=[{"name": command.name, "command": command.command} for command in changes.commands],
         ),
-        **pending.others,
+        "containerd": {
+            "configFileChanged": changes.containerd_config,
+            "registries": _lists(
+                upstreamsToProbe=sorted(changes.registries_to_probe),
+                desired=[registry.to_wire() for registry in changes.registries_desired],
+                deleted=[Registry(upstream=upstream).to_wire() for upstream in changes.registries_deleted],
+            ),
+        },
+        "inPlaceUpdates": _in_place_to_wire(changes.in_place),
         PRIVATE_KEY: {"digest": "", **_private(pending)},
     }
     text = dump_state(document)
@@ -116,16 +119,14 @@ def decode_pending(content: bytes) -> Pending:
     unknown = [command.command for command in found.units.commands if command.command not in ("", *_COMMANDS)]
     if unknown:
         raise TornPending("pending changes have an unknown command", commands=unknown)
-    others = {key: document.get(key) or value for key, value in _no_others().items()}
     if private is None:
         left = found.changes(_Private())
-        return Pending(found.checksum, replace(left, reload=bool(left)), others=others, foreign=True)
+        return Pending(found.checksum, replace(left, reload=bool(left)), foreign=True)
     return Pending(
         found.checksum,
         found.changes(private),
         touched=private.touched.value(),
         secret_digests={item.path: item.digest for item in private.secret_digests},
-        others=others,
         sequence=private.sequence,
     )
 
@@ -139,7 +140,23 @@ def _check_private(document: dict[str, object], private: "_Private") -> None:
         raise TornPending("pending changes do not match their digest")
 
 
-def _lists(**lists: list[dict[str, object]]) -> dict[str, object]:
+def _in_place_to_wire(changes: InPlaceChanges) -> dict[str, object]:
+    return {
+        "operatingSystem": changes.operating_system,
+        "kubelet": {
+            "minorVersion": changes.kubelet_minor_version,
+            "config": changes.kubelet_config,
+            "cpuManagerPolicy": changes.kubelet_cpu_manager_policy,
+        },
+        "certificateAuthoritiesRotation": {
+            "kubelet": changes.kubelet_certificate_authorities,
+            "nodeAgent": changes.own_certificate_authorities,
+        },
+        "serviceAccountKeyRotation": changes.service_account_key,
+    }
+
+
+def _lists(**lists: Sequence[object]) -> dict[str, object]:
     return {key: items for key, items in lists.items() if items}
 
 
@@ -166,6 +183,7 @@ def _private(pending: Pending) -> dict[str, object]:
                 {"name": name, "created": unit.created, "dropIns": sorted(unit.drop_ins)}
                 for name, unit in sorted(touched.units.items())
             ],
+            "registries": sorted(touched.registries),
         },
         "secretDigests": [{"path": path, "digest": digest} for path, digest in pending.secret_digests.items()],
     }
@@ -205,10 +223,51 @@ class _TouchedUnit(WireModel):
 class _Touched(WireModel):
     paths: tuple[str, ...] = ()
     units: tuple[_TouchedUnit, ...] = ()
+    registries: tuple[str, ...] = ()
 
     def value(self) -> Touched:
         units = {unit.name: TouchedUnit(unit.created, frozenset(unit.drop_ins)) for unit in self.units}
-        return Touched(frozenset(self.paths), units)
+        return Touched(frozenset(self.paths), units, frozenset(self.registries))
+
+
+class _Registries(WireModel):
+    upstreams_to_probe: tuple[str, ...] = ()
+    desired: tuple[Registry, ...] = ()
+    deleted: tuple[Registry, ...] = ()
+
+
+class _Containerd(WireModel):
+    config_file_changed: bool = False
+    registries: _Registries = _Registries()
+
+
+class _Kubelet(WireModel):
+    minor_version: bool = False
+    config: bool = False
+    cpu_manager_policy: bool = False
+
+
+class _Authorities(WireModel):
+    kubelet: bool = False
+    node_agent: bool = False
+
+
+class _InPlace(WireModel):
+    operating_system: bool = False
+    kubelet: _Kubelet = _Kubelet()
+    certificate_authorities_rotation: _Authorities = _Authorities()
+    service_account_key_rotation: bool = False
+
+    def value(self) -> InPlaceChanges:
+        return InPlaceChanges(
+            operating_system=self.operating_system,
+            kubelet_minor_version=self.kubelet.minor_version,
+            kubelet_config=self.kubelet.config,
+            kubelet_cpu_manager_policy=self.kubelet.cpu_manager_policy,
+            kubelet_certificate_authorities=self.certificate_authorities_rotation.kubelet,
+            own_certificate_authorities=self.certificate_authorities_rotation.node_agent,
+            service_account_key=self.service_account_key_rotation,
+        )
 
 
 class _FileUsers(WireModel):
@@ -237,6 +296,8 @@ class _PendingFile(WireModel):
     must_restart_node_agent: bool = False
     files: _Files = _Files()
     units: _Units = _Units()
+    containerd: _Containerd = _Containerd()
+    in_place_updates: _InPlace = _InPlace()
     x_journal: _Private | None = Field(default=None, alias=PRIVATE_KEY)
 
     @property
@@ -251,7 +312,8 @@ class _PendingFile(WireModel):
         commands = {command.name: command for command in self.units.commands if command.name and command.command}
         must_restart = self.must_restart_node_agent or commands.pop(OWN_UNIT, None) is not None
         removed = private.unit_files_removed
-        return Changes(
+        registries = self.containerd.registries
+        changes = Changes(
             files_changed=tuple(file for file in self.files.changed if file.path),
             files_deleted=tuple(file for file in self.files.deleted if file.path),
             units_changed=tuple(_change(unit, removed) for unit in self.units.changed if unit.name),
@@ -260,10 +322,15 @@ class _PendingFile(WireModel):
                 UnitCommand(command.name, "stop" if command.command == "stop" else "restart")
                 for command in commands.values()
             ),
+            registries_desired=tuple(registry for registry in registries.desired if registry.upstream),
+            registries_to_probe=frozenset(registries.upstreams_to_probe),
+            registries_deleted=tuple(registry.upstream for registry in registries.deleted if registry.upstream),
+            in_place=self.in_place_updates.value(),
             file_users={item.path: item.units for item in private.file_users},
             reload=private.reload,
             own_restart=OwnRestart.REQUIRED if must_restart else OwnRestart.NONE,
         )
+        return with_containerd_config(changes, changed=self.containerd.config_file_changed)
 
 
 def _change(unit: _ChangedUnit, removed: Iterable[str]) -> UnitChange:

@@ -2,9 +2,11 @@
 
 A plan is made from what is left, so resuming after a kill is making the plan again. Each step is safe to repeat.
 
-Order (contract 6.2, steps 13 to 23): files, units, removed units, one daemon-reload, own restart, unit commands, removed
-files. Three things deviate on purpose: removed units that had no content of ours are restarted after the reload (W17);
-what stands in the way of a new file is removed first; and files that systemd reads are removed before the reload.
+Order (contract 6.2, steps 7 and 13 to 23): containerd's configuration, files, registries, files out of images, units,
+removed units, one daemon-reload, own restart, unit commands, removed registries and files, registries that have to be
+probed (their mirror may run on this very node). Three things deviate on purpose: removed units that had no content of ours
+are restarted after the reload (W17); what stands in the way of a new file is removed first; and files that systemd reads
+are removed before the reload.
 
 A step waits only for the steps it needs (`after`); `Plan.blocked` tells what cannot run once some have failed, so that
 everything else goes on.
@@ -14,9 +16,10 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+from osc.containerd import CONTAINERD_UNIT
 from osc.diff import Changes, CommandName, Entry, EntryKind, OwnRestart, UnitChange
-from osc.merge import Effective
-from osc.types import OWN_UNIT, UNIT_DIRECTORY, DropIn, File, Unit
+from osc.merge import Effective, Runtime
+from osc.types import OWN_UNIT, UNIT_DIRECTORY, DropIn, File, Registry, Unit
 from osc.validation import check_name, check_path, folders_of
 
 _NOTHING: frozenset[str] = frozenset()
@@ -57,6 +60,42 @@ class WriteFile(Step):
     verb: ClassVar[str] = "write-file"
     kind: ClassVar[EntryKind] = EntryKind.FILE_CHANGED
     file: File
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtractFile(WriteFile):
+    """The same for a file that comes out of a container image."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigureContainerd(Step):
+    """Make containerd's configuration file say what the OSC asks for."""
+
+    verb: ClassVar[str] = "configure-containerd"
+    kind: ClassVar[EntryKind] = EntryKind.CONTAINERD_CONFIG
+    runtime: Runtime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteRegistry(Step):
+    """Write a registry's `hosts.toml`; `name` is the upstream."""
+
+    verb: ClassVar[str] = "write-registry"
+    kind: ClassVar[EntryKind] = EntryKind.REGISTRY
+    registry: Registry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeRegistry(WriteRegistry):
+    """The same once all hosts of the registry answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveRegistry(Step):
+    """Remove the directory of a registry that left the OSC."""
+
+    verb: ClassVar[str] = "remove-registry"
+    kind: ClassVar[EntryKind] = EntryKind.REGISTRY_DELETED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +232,9 @@ class _Planner:
         early_units = [step for step in self._removals if self._is_in_the_way(step)]
         early_files = [RemoveFile(name=path) for path in self._deletions if path in self._in_the_way]
         first: list[Step] = [*early_units, *early_files]
-        writes = [*self._write_files(first), *self._write_units(first)]
+        yield from self._configure_containerd()
+        writes = [*self._write_files(first), *self._registries(probed=False), *self._extract_files(first)]
+        writes += self._write_units(first)
         units = [step for step in self._removals if step not in early_units]
         definitions = [
             RemoveFile(name=path)
@@ -209,12 +250,33 @@ class _Planner:
         commands = self._commands(ids)
         yield from commands
         removed = {step.id for step in (*early_files, *definitions)}
+        yield from (RemoveRegistry(name=name) for name in self._changes.registries_deleted if not any(check_name(name)))
         yield from self._remove_files(removed, [*self._removals, *commands])
+        yield from self._registries(probed=True)
 
-    def _write_files(self, first: Iterable[Step]) -> list[Step]:
+    def _configure_containerd(self) -> Iterator[Step]:
+        if self._changes.containerd_config and self._effective.runtime is not None:
+            yield ConfigureContainerd(runtime=self._effective.runtime)
+
+    def _registries(self, *, probed: bool) -> Iterator[Step]:
+        desired = self._effective.registries_by_upstream()
+        kind = ProbeRegistry if probed else WriteRegistry
+        for registry in self._changes.registries_desired:
+            if (registry.upstream in self._changes.registries_to_probe) is probed and registry.upstream in desired:
+                yield kind(name=registry.upstream, registry=desired[registry.upstream])
+
+    def _files(self, *, of_images: bool) -> list[File]:
         desired = self._effective.files_by_path()
         files = [desired.get(file.path, file) for file in self._changes.files_changed]
+        return [file for file in files if (file.content.image_ref is not None) is of_images]
+
+    def _write_files(self, first: Iterable[Step]) -> list[Step]:
+        files = self._files(of_images=False)
         return [WriteFile(name=file.path, file=file, after=_obstacles(first, (file.path,))) for file in files]
+
+    def _extract_files(self, first: Iterable[Step]) -> list[Step]:
+        files = self._files(of_images=True)
+        return [ExtractFile(name=file.path, file=file, after=_obstacles(first, (file.path,))) for file in files]
 
     def _write_units(self, first: Iterable[Step]) -> Iterator[Step]:
         for change in self._changes.units_changed:
@@ -271,6 +333,8 @@ class _Planner:
         for command in self._changes.commands:
             unit = self._units.get(command.name)
             needs = self._needs(unit, ids) if unit else ids & {f"{RemoveUnit.verb}:{command.name}"}
+            if command.name == CONTAINERD_UNIT and self._changes.containerd_config:
+                needs |= {ConfigureContainerd.verb}
             steps.append(
                 RunUnitCommand(
                     name=command.name,

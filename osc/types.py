@@ -186,12 +186,108 @@ class File(WireModel):
         return wire
 
 
+class RegistryHost(WireModel):
+    """A mirror of a registry, as containerd's `hosts.toml` knows it."""
+
+    url: str = ""
+    capabilities: tuple[str, ...] = ()
+    ca_certs: tuple[str, ...] = ()
+    override_path: bool | None = None
+
+    def to_wire(self) -> Wire:
+        """Return the JSON object."""
+        wire: Wire = {"url": self.url}
+        if self.capabilities:
+            wire["capabilities"] = list(self.capabilities)
+        if self.ca_certs:
+            wire["caCerts"] = list(self.ca_certs)
+        if self.override_path is not None:
+            wire["overridePath"] = self.override_path
+        return wire
+
+
+class Registry(WireModel):
+    """Where images of one upstream registry are pulled from."""
+
+    upstream: str = ""
+    server: str | None = None
+    hosts: tuple[RegistryHost, ...] = ()
+    readiness_probe: bool | None = None
+
+    def to_wire(self) -> Wire:
+        """Return the JSON object."""
+        wire: Wire = {"upstream": self.upstream}
+        if self.server is not None:
+            wire["server"] = self.server
+        if self.hosts:
+            wire["hosts"] = [host.to_wire() for host in self.hosts]
+        if self.readiness_probe is not None:
+            wire["readinessProbe"] = self.readiness_probe
+        return wire
+
+
+class Plugin(WireModel):
+    """A change of a plugin's table in containerd's configuration."""
+
+    op: str | None = None
+    path: tuple[str, ...] = ()
+    values: object = None
+    """A JSON object; absent: the table is only created."""
+
+    @property
+    def removes(self) -> bool:
+        """Whether the table is taken away; otherwise it gets the values."""
+        return self.op == "remove"
+
+
+class Containerd(WireModel):
+    """Settings of containerd."""
+
+    registries: tuple[Registry, ...] = ()
+    sandbox_image: str = ""
+    plugins: tuple[Plugin, ...] = ()
+
+
 class CRIConfig(WireModel):
-    """Container runtime; the containerd section stays a plain mapping until a part reads it."""
+    """Container runtime."""
 
     name: str = ""
     cgroup_driver: str | None = None
-    containerd: Mapping[str, object] | None = None
+    containerd: Containerd | None = None
+
+
+class CredentialRotation(WireModel):
+    """When the rotation of one kind of credentials was begun."""
+
+    last_initiation_time: str | None = None
+
+
+class CredentialsRotation(WireModel):
+    """Which credentials are being rotated."""
+
+    certificate_authorities: CredentialRotation | None = None
+    service_account_key: CredentialRotation | None = None
+
+
+class InPlaceUpdates(WireModel):
+    """What a machine that is updated without being replaced shall run."""
+
+    operating_system_version: str = ""
+    kubelet: str = ""
+    credentials_rotation: CredentialsRotation | None = None
+
+
+class OperatingSystemUpdate(WireModel):
+    """The command that updates the operating system, without a shell around it."""
+
+    command: str = ""
+    args: tuple[str, ...] = ()
+
+
+class InPlaceUpdatesStatus(WireModel):
+    """How the operating system's extension wants it updated."""
+
+    os_update: OperatingSystemUpdate | None = None
 
 
 class Spec(WireModel):
@@ -200,7 +296,7 @@ class Spec(WireModel):
     units: tuple[Unit, ...] = ()
     files: tuple[File, ...] = ()
     cri_config: CRIConfig | None = None
-    in_place_updates: Mapping[str, object] | None = None
+    in_place_updates: InPlaceUpdates | None = None
 
 
 class Status(WireModel):
@@ -208,7 +304,7 @@ class Status(WireModel):
 
     extension_units: tuple[Unit, ...] = ()
     extension_files: tuple[File, ...] = ()
-    in_place_updates: Mapping[str, object] | None = None
+    in_place_updates: InPlaceUpdatesStatus | None = None
 
 
 class OperatingSystemConfig(WireModel):

@@ -5,15 +5,26 @@ a disk, so they are checked again (contract 5.4 "OURS MUST", W7), together with 
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 from agents.core.files import temporary_name
 from osc.codec import MAX_FILE_BYTES, InvalidContent, decode_file_content
 from osc.errors import Problem
-from osc.merge import merge_units
-from osc.types import UNIT_DIRECTORY, File, FileContent, OperatingSystemConfig, Unit
+from osc.merge import CONTAINERD, merge_units
+from osc.types import (
+    UNIT_DIRECTORY,
+    File,
+    FileContent,
+    ImageRef,
+    OperatingSystemConfig,
+    Plugin,
+    Registry,
+    Unit,
+)
+from osc.versions import InvalidVersion, Version
 
 STATE_DIRECTORY = "/var/lib/gardener-node-agent"
 STATE_OF_AGENT = ("credentials/", "last-applied-osc.yaml", "last-computed-osc-changes.yaml", "tmp/")
@@ -23,7 +34,8 @@ _LONGEST_NAME_BYTES = 255
 _LONGEST_PATH_BYTES = 4095
 _SPECIAL_NAMES = (".", "..")
 _T = TypeVar("_T")
-_NOT_BUILT_YET = "needs a part of the agent that is not built yet"
+_PLUGIN_OPERATIONS = (None, "", "add", "remove")
+_CGROUP_DRIVERS = (None, "", "systemd", "cgroupfs")
 
 
 def validate(
@@ -51,7 +63,8 @@ def validate(
         *_located("status.extensionUnits", config.status.extension_units),
     ]
     return [
-        *_not_built(config),
+        *_check_runtime(config),
+        *_check_in_place(config),
         *chain.from_iterable(_check_file(where, file, reserved) for where, file in files),
         *chain.from_iterable(_check_unit(where, unit) for where, unit in units),
         *_Collisions(files, units, unit_directory).problems(),
@@ -62,13 +75,57 @@ def _located(where: str, items: Sequence[_T]) -> list[tuple[str, _T]]:
     return [(f"{where}[{index}]", item) for index, item in enumerate(items)]
 
 
-def _not_built(config: OperatingSystemConfig) -> Iterator[Problem]:
-    if config.spec.cri_config is not None and config.spec.cri_config.containerd is not None:
-        yield Problem("spec.criConfig.containerd", _NOT_BUILT_YET)
-    if config.spec.in_place_updates is not None:
-        yield Problem("spec.inPlaceUpdates", _NOT_BUILT_YET)
-    if config.status.in_place_updates is not None:
-        yield Problem("status.inPlaceUpdates", _NOT_BUILT_YET)
+def _check_runtime(config: OperatingSystemConfig) -> Iterator[Problem]:
+    cri = config.spec.cri_config
+    if cri is None or cri.name != CONTAINERD or cri.containerd is None:
+        return
+    if cri.cgroup_driver not in _CGROUP_DRIVERS:
+        yield Problem("spec.criConfig.cgroupDriver", "must be systemd or cgroupfs")
+    where = "spec.criConfig.containerd"
+    if not cri.containerd.sandbox_image:
+        yield Problem(f"{where}.sandboxImage", "must not be empty")
+    for index, plugin in enumerate(cri.containerd.plugins):
+        yield from _check_plugin(f"{where}.plugins[{index}]", plugin)
+    seen: dict[str, str] = {}
+    for index, registry in enumerate(cri.containerd.registries):
+        place = f"{where}.registries[{index}]"
+        yield from _check_registry(place, registry)
+        if registry.upstream in seen:
+            yield Problem(f"{place}.upstream", f"is also the upstream of {seen[registry.upstream]}")
+        seen.setdefault(registry.upstream, place)
+
+
+def _check_plugin(where: str, plugin: Plugin) -> Iterator[Problem]:
+    if plugin.op not in _PLUGIN_OPERATIONS:
+        yield Problem(f"{where}.op", "must be add or remove")
+    if not plugin.path or not all(plugin.path):
+        yield Problem(f"{where}.path", "must not be empty, and none of its parts")
+    if plugin.values is not None and plugin.removes:
+        yield Problem(f"{where}.values", "must not be given for remove")
+    if plugin.values is not None and not isinstance(plugin.values, Mapping):
+        yield Problem(f"{where}.values", "must be an object")
+
+
+def _check_registry(where: str, registry: Registry) -> Iterator[Problem]:
+    """The upstream becomes the name of a directory, the URLs become keys of a file (W7)."""
+    yield from (Problem(f"{where}.upstream", message) for message in check_name(registry.upstream))
+    if registry.server:
+        yield from (Problem(f"{where}.server", message) for message in _check_url(registry.server))
+    for index, host in enumerate(registry.hosts):
+        yield from (Problem(f"{where}.hosts[{index}].url", message) for message in _check_url(host.url))
+
+
+def _check_url(url: str) -> Iterator[str]:
+    try:
+        parts = urlsplit(url)
+        host, _port = parts.hostname, parts.port
+    except ValueError:
+        yield "is not a URL"
+        return
+    if parts.scheme not in ("http", "https") or not host:
+        yield "must be an http or https URL with a host"
+    if not url.isprintable() or " " in url:
+        yield "contains blanks or control characters"
 
 
 def _check_file(where: str, file: File, reserved: Sequence[str]) -> Iterator[Problem]:
@@ -150,7 +207,27 @@ def _check_content(where: str, content: FileContent) -> Iterator[Problem]:
         if not content.secret_ref.data_key:
             yield Problem(f"{where}.secretRef.dataKey", "must not be empty")
     if content.image_ref is not None:
-        yield Problem(f"{where}.imageRef", _NOT_BUILT_YET)
+        yield from _check_image(f"{where}.imageRef", content.image_ref)
+
+
+def _check_image(where: str, reference: ImageRef) -> Iterator[Problem]:
+    image, path = reference.image, reference.file_path_in_image
+    if not image or image.startswith("-") or not image.isprintable() or " " in image:
+        yield Problem(f"{where}.image", "must be the name of an image")
+    parts = path.strip("/").split("/")
+    if not path.strip("/") or "\0" in path or ".." in parts:
+        yield Problem(f"{where}.filePathInImage", "must be the path of a file in the image, without '..'")
+
+
+def _check_in_place(config: OperatingSystemConfig) -> Iterator[Problem]:
+    wanted = config.spec.in_place_updates
+    if wanted is None:
+        return
+    for name, version in (("operatingSystemVersion", wanted.operating_system_version), ("kubelet", wanted.kubelet)):
+        try:
+            Version.parse(version)
+        except InvalidVersion:
+            yield Problem(f"spec.inPlaceUpdates.{name}", "must be a version")
 
 
 def _check_inline(content: FileContent) -> Iterator[str]:

@@ -13,6 +13,7 @@ __all__ = [
     "EVENTS",
     "LEASES",
     "NODES",
+    "PODS",
     "SECRETS",
     "CertificateSigningRequest",
     "Event",
@@ -20,6 +21,7 @@ __all__ = [
     "Lease",
     "Node",
     "ObjectMeta",
+    "Pod",
     "Secret",
     "find_condition",
     "format_micro_time",
@@ -59,6 +61,19 @@ class Secret(KubeObject):
     """Named bytes that must not show anywhere."""
 
     data: ReadOnly[Data] = Field(default_factory=empty_mapping, repr=False)
+
+
+class PodStatus(Projection):
+    """How a pod fares."""
+
+    phase: Text = ""
+    conditions: Items[Condition] = ()
+
+
+class Pod(KubeObject):
+    """Containers that run together."""
+
+    status: PodStatus = PodStatus()
 
 
 class LeaseSpec(Projection):
@@ -103,6 +118,7 @@ class Event(KubeObject):
 
 SECRETS = Resource("", "v1", "secrets", "Secret", namespaced=True, model=Secret)
 NODES = Resource("", "v1", "nodes", "Node", namespaced=False, model=Node)
+PODS = Resource("", "v1", "pods", "Pod", namespaced=True, model=Pod)
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", namespaced=True, model=Lease)
 CERTIFICATE_SIGNING_REQUESTS = Resource(
     "certificates.k8s.io",

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from base64 import b64encode
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from hashlib import sha256
@@ -11,10 +11,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from agents.core import files
+from agents.core.errors import AgentError, RetriableError
 from agents.core.shutdown import Shutdown
 from agents.kube.client import Client
 from agents.kube.events import EventRecorder
-from agents.kube.models import EVENTS, NODES, SECRETS
+from agents.kube.models import EVENTS, NODES, PODS, SECRETS
 from agents.runtime.cache import Cache
 from agents.runtime.cluster import Cluster
 from agents.runtime.controller import Controller, Environment
@@ -22,8 +24,13 @@ from agents.runtime.metrics import Metrics
 from agents.runtime.reconcile import Request, Result
 from nodeagent.controllers.operatingsystemconfig import build
 from nodeagent.controllers.operatingsystemconfig.apply import Applier
+from nodeagent.controllers.operatingsystemconfig.containerd import ContainerdFiles
 from nodeagent.controllers.operatingsystemconfig.controller import Dependencies, OperatingSystemConfigReconciler
+from nodeagent.controllers.operatingsystemconfig.inplace import Host, InPlaceUpdate
+from nodeagent.controllers.operatingsystemconfig.kubelet_credentials import KubeletCredentials
+from nodeagent.controllers.operatingsystemconfig.serial import SerialLock
 from nodeagent.controllers.operatingsystemconfig.units import UnitJobs
+from nodeagent.host.image_extractor import Extraction
 from nodeagent.host.node_events import NodeEvents
 from nodeagent.host.node_identity import NodeIdentity, hostname_selector
 from nodeagent.host.units_in_use import UnitsInUse
@@ -40,6 +47,7 @@ HOSTNAME = "worker-1"
 SECRET = "gardener-node-agent-pool"
 KEY = Request("kube-system", SECRET)
 APPLIED = "checksum/cloud-config-data"
+SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin"
 SLEEP = "[Service]\nExecStart=/bin/sleep infinity\n[Install]\nWantedBy=multi-user.target\n"
 
 
@@ -54,9 +62,92 @@ def from_secret(path: str, name: str, key: str = "key") -> dict[str, Any]:
     return {"path": path, "content": {"secretRef": {"name": name, "dataKey": key}}}
 
 
+def from_image(path: str, image: str, source: str, mode: int = 0o755) -> dict[str, Any]:
+    """Return a file entry whose content is in a container image."""
+    return {"path": path, "permissions": mode, "content": {"imageRef": {"image": image, "filePathInImage": source}}}
+
+
+def containerd(**section: Any) -> dict[str, Any]:
+    """Return an OSC's `criConfig`."""
+    return {"name": "containerd", "cgroupDriver": "systemd", "containerd": {"sandboxImage": "pause", **section}}
+
+
 def b64(text: str) -> str:
     """Return a value of a Secret's data."""
     return b64encode(text.encode()).decode()
+
+
+class FakeContainerd:
+    """containerd as it answers: its version and default configuration; tests on machines ask the real one."""
+
+    def __init__(self) -> None:
+        self.running = "1.6.20~ds1"
+        self.error: AgentError | None = None
+
+    async def version(self) -> str:
+        """Return the version, or fail as told."""
+        if self.error is not None:
+            raise self.error
+        return self.running
+
+    async def default_config(self) -> bytes:
+        """Return a small configuration of version 2."""
+        return b"version = 2\nroot = '/var/lib/containerd'\n"
+
+
+class FakeImages:
+    """Images as mappings from path to content; an image without an entry cannot be pulled."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.images: dict[str, dict[str, bytes]] = {}
+        self.pulls: list[str] = []
+        self.blocked: asyncio.Event | None = None
+
+    async def extract(self, image: str, wanted: Sequence[Extraction]) -> Mapping[str, bool | AgentError]:
+        """Write what is there."""
+        self.pulls.append(image)
+        if self.blocked is not None:
+            await self.blocked.wait()
+        if image not in self.images:
+            return {item.target: RetriableError("image not pulled", image=image) for item in wanted}
+        return {item.target: self._copy(image, item) for item in wanted}
+
+    def _copy(self, image: str, item: Extraction) -> bool | AgentError:
+        content = self.images[image].get(item.source)
+        if content is None:
+            return RetriableError("file is not in the image", image=image, file=item.source)
+        return files.write_atomic(self.root / item.target.lstrip("/"), content, mode=item.mode)
+
+    async def clean(self) -> None:
+        """Do nothing: nothing is ever left."""
+
+
+class FakeMachine:
+    """The kubelet and the credentials, as far as updates in place need them."""
+
+    def __init__(self) -> None:
+        self.kubelet_problem: AgentError | None = None
+        self.kubelet_restarts = self.renewals = self.resyncs = 0
+        self.on_restart: Callable[[], None] = lambda: None
+
+    async def kubelet_healthy(self) -> None:
+        """Fail as told."""
+        if self.kubelet_problem is not None:
+            raise self.kubelet_problem
+
+    async def restart_kubelet(self) -> None:
+        """Count, and do what a kubelet does when it starts."""
+        self.kubelet_restarts += 1
+        self.on_restart()
+
+    async def renew_certificate(self) -> None:
+        """Count."""
+        self.renewals += 1
+
+    def resync_tokens(self) -> None:
+        """Count."""
+        self.resyncs += 1
 
 
 class OscAgent:
@@ -73,6 +164,7 @@ class OscAgent:
         self.units = SystemdUnitManager(address=host.address)
         self.shutdown = Shutdown()
         self.removed: list[str] = []
+        self.containerd, self.images, self.machine = FakeContainerd(), FakeImages(root), FakeMachine()
         self.start_process()
 
     def start_process(self) -> None:
@@ -91,12 +183,32 @@ class OscAgent:
             watched=self.paths.watched_units,
             in_use=self.in_use,
         )
+        self.containerd_files = ContainerdFiles(containerd=self.containerd, root=self.root)
+        self.lock = SerialLock(client=self.client, holder=HOSTNAME, clock=self.clock)
         self.applier = Applier(
             unit_manager=self.units,
             jobs=self.jobs,
             journal=self.journal,
+            containerd=self.containerd_files,
+            images=self.images,
             file_removed=self.removed.append,
+            check=self.lock.check,
             root=self.root,
+        )
+        credentials = KubeletCredentials(paths=self.paths, server="https://api", ca_file="/ca.crt")
+        self.in_place = InPlaceUpdate(
+            client=self.client,
+            journal=self.journal,
+            clock=self.clock,
+            host=Host(
+                kubelet_healthy=self.machine.kubelet_healthy,
+                restart_kubelet=self.machine.restart_kubelet,
+                renew_certificate=self.machine.renew_certificate,
+                resync_tokens=self.machine.resync_tokens,
+                kubelet_credentials=credentials,
+                os_release=self.paths.os_release,
+                state=self.paths.operating_system_update,
+            ),
         )
         self.status = StatusBoard(path=self.paths.status, clock=self.clock, version="v1.150.0")
         self.reconciler = OperatingSystemConfigReconciler(
@@ -108,6 +220,10 @@ class OscAgent:
                 journal=self.journal,
                 applier=self.applier,
                 jobs=self.jobs,
+                containerd=self.containerd_files,
+                in_place=self.in_place,
+                lock=self.lock,
+                search_path=SEARCH_PATH,
                 status=self.status,
                 shutdown=self.shutdown,
                 clock=self.clock,
@@ -125,10 +241,17 @@ class OscAgent:
         files: Sequence[Mapping[str, Any]] = (),
         units: Sequence[Mapping[str, Any]] = (),
         annotations: Mapping[str, str] | None = None,
+        status: Mapping[str, Any] | None = None,
+        serial: bool = False,
+        **more: Any,
     ) -> str:
-        """Publish an OSC; returns the checksum of its bytes."""
-        spec = {"files": list(files), "units": list(units)}
+        """Publish an OSC with further fields of its spec; returns the checksum of its bytes."""
+        spec = {"files": list(files), "units": list(units), **more}
         document = {"apiVersion": "extensions.gardener.cloud/v1alpha1", "kind": "OperatingSystemConfig", "spec": spec}
+        if status is not None:
+            document["status"] = status
+        if serial:
+            annotations = {"reconciliation.osc.node-agent.gardener.cloud/serial": "true"}
         return self.publish_bytes(json.dumps(document).encode(), annotations=annotations)
 
     def publish_bytes(self, data: bytes, *, annotations: Mapping[str, str] | None = None) -> str:
@@ -148,6 +271,17 @@ class OscAgent:
         """Do what the kubelet does."""
         metadata = {"name": HOSTNAME, "labels": {"kubernetes.io/hostname": HOSTNAME}, "annotations": annotations}
         self.api.put(NODES, {"metadata": metadata})
+
+    def run_pod(self, name: str, *, version: str = "", phase: str = "Running", ready: str = "True") -> None:
+        """Do what the kubelet does with a static pod."""
+        metadata = {
+            "name": f"{name}-{HOSTNAME}",
+            "namespace": "kube-system",
+            "labels": {"static-pod": "true"},
+            "annotations": {"gardener.cloud/config.mirror": version},
+        }
+        status = {"phase": phase, "conditions": [{"type": "Ready", "status": ready}]}
+        self.api.put(PODS, {"metadata": metadata, "spec": {"nodeName": HOSTNAME}, "status": status})
 
     # What can be seen.
 

@@ -2,12 +2,16 @@
 
 The order is the plan's. Neighbours of one kind run together: files share passes of fsyncs, units are enabled in one call,
 unit commands run in parallel. An item is marked in the journal after it was done, never before.
+
+Files out of images take as long as a registry pleases, so they are fetched beside everything else; what needs them follows in
+a second round.
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, takewhile
 from pathlib import Path
 from typing import ClassVar
 
@@ -15,19 +19,26 @@ from agents.core.errors import AgentError
 from agents.core.logging import get_logger
 from agents.core.threads import run_to_end
 from nodeagent.controllers.operatingsystemconfig import files, units
+from nodeagent.controllers.operatingsystemconfig.containerd import ContainerdFiles, RegistryNotReady
 from nodeagent.controllers.operatingsystemconfig.units import UnitJobs
+from nodeagent.host.image_extractor import Extraction, ImageExtractor
 from osc.journal import Journal
 from osc.plan import (
+    ConfigureContainerd,
     DisableUnit,
     EnableUnit,
+    ExtractFile,
     Plan,
+    ProbeRegistry,
     ReloadDaemon,
     RemoveFile,
+    RemoveRegistry,
     RemoveUnit,
     RestartAgent,
     RunUnitCommand,
     Step,
     WriteFile,
+    WriteRegistry,
     WriteUnit,
 )
 from systemd.manager import UnitManager
@@ -42,8 +53,8 @@ class Outcome:
 
     failed: dict[str, AgentError] = field(default_factory=dict)
     """By the name of the item, as operators read it: `file /etc/motd`, `unit kubelet.service`."""
-    waiting: set[str] = field(default_factory=set)
-    """Items that are held back by a failed one, or whose job has not ended."""
+    waiting: dict[str, str] = field(default_factory=dict)
+    """Items that are held back by a failed one, or have not ended; and what is known of the latter."""
     restart: bool = False
     """The process has to end, so that systemd starts it again."""
 
@@ -57,10 +68,16 @@ class Applier:
         unit_manager: UnitManager,
         jobs: UnitJobs,
         journal: Journal,
+        containerd: ContainerdFiles,
+        images: ImageExtractor,
         file_removed: Callable[[str], None],
+        check: Callable[[], None],
         root: Path,
     ) -> None:
         self._units = unit_manager
+        self._containerd = containerd
+        self._images = images
+        self._check = check
         self._jobs = jobs
         self._journal = journal
         self._file_removed = file_removed
@@ -77,13 +94,102 @@ class Applier:
             contents: bytes of each file by path, or why they cannot be had.
         """
         run = _Run(plan=plan, contents=contents, restart=self._restart_owed)
-        for kind, steps in groupby(plan.steps, key=_group):
+        extractions = run.take_extractions()
+        await self._round(run, list(takewhile(lambda step: not isinstance(step, ExtractFile), plan.steps)))
+        async with asyncio.TaskGroup() as group:
+            extracting = group.create_task(self._extract(extractions, run), name="files out of images")
+            await self._round(run, plan.steps)
             if run.restart:
-                break
-            await self._handlers[kind](self, [step for step in steps if not run.is_blocked(step)], run)
+                extracting.cancel()  # the next process goes on with it, perhaps as another version
+            else:
+                await extracting
+        await self._round(run, plan.steps)
         self._restart_owed = run.restart
         await run_to_end(self._journal.flush, sync=run.restart)
         return run.outcome()
+
+    async def _round(self, run: "_Run", steps: Sequence[Step]) -> None:
+        """Carry out what can be and was not yet."""
+        for kind, group in groupby(steps, key=_group):
+            if run.restart:
+                break
+            todo = run.take(group)
+            if todo:
+                self._check()
+                await self._handlers[kind](self, todo, run)
+
+    async def _extract(self, steps: Sequence[ExtractFile], run: "_Run") -> None:
+        """Fetch files out of images, each image once and all images at the same time."""
+        if not steps:
+            return
+        by_image: dict[str, list[ExtractFile]] = defaultdict(list)
+        for step in steps:
+            if step.file.content.image_ref is not None:
+                by_image[step.file.content.image_ref.image].append(step)
+        async with asyncio.TaskGroup() as group:
+            for image, wanted in by_image.items():
+                group.create_task(self._extract_from(image, wanted, run))
+
+    async def _extract_from(self, image: str, steps: Sequence[ExtractFile], run: "_Run") -> None:
+        wanted = [
+            Extraction(step.file.content.image_ref.file_path_in_image, step.name, step.file.mode)
+            for step in steps
+            if step.file.content.image_ref is not None
+        ]
+        results = await self._images.extract(image, wanted)
+        done = []
+        for step in steps:
+            result = results[step.name]
+            del run.unfinished[step.id]
+            if isinstance(result, AgentError):
+                run.fail(step, result)
+                continue
+            if result:
+                run.changed.add(step.id)
+            done.append(step)
+        self._note_own_change(run)
+        await self._done(done)
+
+    async def _configure_containerd(self, steps: Sequence[Step], run: "_Run") -> None:
+        for step in steps:
+            if isinstance(step, ConfigureContainerd):
+                try:
+                    await self._containerd.configure(step.runtime)
+                    await self._done([step])
+                except AgentError as error:
+                    run.fail(step, error)
+
+    async def _write_registries(self, steps: Sequence[Step], run: "_Run") -> None:
+        for step in steps:
+            if isinstance(step, WriteRegistry):
+                try:
+                    await run_to_end(self._containerd.write_registry, step.registry)
+                    await self._done([step])
+                except AgentError as error:
+                    run.fail(step, error)
+
+    async def _probe_registries(self, steps: Sequence[Step], run: "_Run") -> None:
+        """Write what answers; what does not is asked again later and holds nothing else back."""
+        async with asyncio.TaskGroup() as group:
+            for step in steps:
+                group.create_task(self._probe_registry(step, run), name=step.id)
+
+    async def _probe_registry(self, step: Step, run: "_Run") -> None:
+        if not isinstance(step, ProbeRegistry):
+            return
+        try:
+            await self._containerd.probe(step.registry)
+            await self._write_registries([step], run)
+        except RegistryNotReady as error:
+            run.unfinished[step.id] = (step, str(error))
+
+    async def _remove_registries(self, steps: Sequence[Step], run: "_Run") -> None:
+        for step in steps:
+            try:
+                await run_to_end(self._containerd.remove_registry, step.name)
+                await self._done([step])
+            except AgentError as error:
+                run.fail(step, error)
 
     async def _write_files(self, steps: Sequence[Step], run: "_Run") -> None:
         writes = []
@@ -170,7 +276,7 @@ class Applier:
                     if await self._remove_unit(step):
                         await self._done([step])
                     else:
-                        run.unfinished[step.id] = step
+                        run.unfinished[step.id] = (step, "")
                 except AgentError as error:
                     run.fail(step, error)
 
@@ -215,7 +321,7 @@ class Applier:
             if await self._jobs.run(step):
                 await self._done([step])
             else:
-                run.unfinished[step.id] = step
+                run.unfinished[step.id] = (step, "")
         except AgentError as error:
             run.fail(step, error)
 
@@ -246,6 +352,10 @@ class Applier:
         ReloadDaemon: _reload,
         RestartAgent: _restart_agent,
         RunUnitCommand: _run_commands,
+        ConfigureContainerd: _configure_containerd,
+        WriteRegistry: _write_registries,
+        ProbeRegistry: _probe_registries,
+        RemoveRegistry: _remove_registries,
     }
 
 
@@ -259,7 +369,8 @@ class _Run:
     plan: Plan
     contents: Mapping[str, bytes | AgentError]
     failed: dict[str, tuple[Step, AgentError]] = field(default_factory=dict)
-    unfinished: dict[str, Step] = field(default_factory=dict)
+    unfinished: dict[str, tuple[Step, str]] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
     changed: set[str] = field(default_factory=set)
     restart: bool = False
     own_watched: frozenset[str] = field(init=False)
@@ -268,6 +379,23 @@ class _Run:
     def __post_init__(self) -> None:
         watched = (step.watched for step in self.plan.steps if isinstance(step, RestartAgent))
         self.own_watched = frozenset[str]().union(*watched)
+
+    def take_extractions(self) -> list[ExtractFile]:
+        """Return the files out of images; they are unfinished until they were fetched."""
+        found = [step for step in self.plan.steps if isinstance(step, ExtractFile)]
+        self.unfinished.update({step.id: (step, "") for step in found})
+        self.taken.update(step.id for step in found)
+        return found
+
+    def take(self, steps: Iterable[Step]) -> list[Step]:
+        """Return the steps that can be carried out now; each is returned once."""
+        found = [
+            step
+            for step in steps
+            if step.id not in self.taken and step.id not in self.unfinished and not self.is_blocked(step)
+        ]
+        self.taken.update(step.id for step in found)
+        return found
 
     def fail(self, step: Step, error: AgentError) -> None:
         """Note a failed step; what needs it is blocked from now on."""
@@ -287,7 +415,11 @@ class _Run:
         blocked = self.plan.blocked(stopped) if stopped else frozenset()
         return Outcome(
             failed={_describe(step): error for step, error in self.failed.values()},
-            waiting={_describe(step) for step in self.plan.steps if step.id in blocked or step.id in self.unfinished},
+            waiting={
+                _describe(step): self.unfinished.get(step.id, (step, ""))[1]
+                for step in self.plan.steps
+                if step.id in blocked or step.id in self.unfinished
+            },
             restart=self.restart,
         )
 
@@ -314,4 +446,8 @@ def _describe(step: Step) -> str:
         return f"file {step.name}"
     if isinstance(step, ReloadDaemon):
         return "systemd daemon-reload"
+    if isinstance(step, ConfigureContainerd):
+        return "configuration of containerd"
+    if isinstance(step, WriteRegistry | RemoveRegistry):
+        return f"registry {step.name}"
     return f"unit {step.name}" if step.name else "own restart"

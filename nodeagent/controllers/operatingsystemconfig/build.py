@@ -1,17 +1,179 @@
 """Build the OSC controller: the only module here that knows all the others."""
 
+import asyncio
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from agents.core.clock import Clock
+from agents.core.shutdown import Shutdown
+from agents.kube.client import Client
+from agents.kube.events import EventRecorder
 from agents.kube.models import Node, Secret
 from agents.runtime.cache import Informer
 from agents.runtime.controller import Controller
 from agents.runtime.predicate import all_of, created, label_is
-from agents.runtime.reconcile import Persistent
-from agents.runtime.source import KindSource, Source
-from nodeagent.controllers.operatingsystemconfig.controller import CONTROLLER, OperatingSystemConfigReconciler
+from agents.runtime.reconcile import Persistent, Request
+from agents.runtime.source import ChannelSource, KindSource, Source
+from nodeagent.config import NodeAgentConfiguration
+from nodeagent.controllers.operatingsystemconfig import serial
+from nodeagent.controllers.operatingsystemconfig.apply import Applier
+from nodeagent.controllers.operatingsystemconfig.containerd import Containerd, ContainerdFiles
+from nodeagent.controllers.operatingsystemconfig.controller import (
+    CONTROLLER,
+    DEADLINE,
+    Dependencies,
+    OperatingSystemConfigReconciler,
+)
+from nodeagent.controllers.operatingsystemconfig.inplace import (
+    Host,
+    InPlaceUpdate,
+    RolledBack,
+    WaitingForReboot,
+    became_ready,
+)
+from nodeagent.controllers.operatingsystemconfig.kubelet_credentials import KubeletCredentials
+from nodeagent.controllers.operatingsystemconfig.serial import SerialLock
 from nodeagent.controllers.operatingsystemconfig.trigger import JitterDelay, content_changed, to_secret
+from nodeagent.controllers.operatingsystemconfig.units import UnitJobs
+from nodeagent.credentials import CredentialsManager
+from nodeagent.host.image_extractor import ImageExtractor
+from nodeagent.host.kubelet import Kubelet
+from nodeagent.host.node_events import NodeEvents
 from nodeagent.host.node_identity import HOSTNAME_LABEL, NodeIdentity
+from nodeagent.host.units_in_use import UnitsInUse
+from nodeagent.paths import Paths
+from nodeagent.status import StatusBoard
 from osc.errors import InvalidOSC
+from osc.journal import Journal
+from systemd.manager import UnitManager
 
 NAMESPACE = "kube-system"
+KUBELET_UNIT = "kubelet.service"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What the OSC controller is built from."""
+
+    config: NodeAgentConfiguration
+    paths: Paths
+    clock: Clock
+    client: Client
+    recorder: EventRecorder
+    secrets: Informer[Secret]
+    nodes: Informer[Node]
+    identity: NodeIdentity
+    credentials: CredentialsManager
+    journal: Journal
+    units: UnitManager
+    in_use: UnitsInUse
+    containerd: Containerd
+    kubelet: Kubelet
+    images: ImageExtractor
+    status: StatusBoard
+    shutdown: Shutdown
+    token_resync: ChannelSource
+    """Told about Secrets whose token files are to be looked at."""
+    tokens: Mapping[Path, Request]
+    """The Secret of each token file."""
+
+
+class OperatingSystemConfigController:
+    """The reconciler with everything below it, and its controllers."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self.lock = SerialLock(client=parts.client, holder=parts.identity.hostname, clock=parts.clock)
+        events = NodeEvents(recorder=parts.recorder, node=lambda: parts.identity.node, controller=CONTROLLER)
+        self.jobs = UnitJobs(
+            units=parts.units,
+            clock=parts.clock,
+            notify=events.unit_processed,
+            watched=parts.paths.watched_units,
+            in_use=parts.in_use,
+        )
+        self.containerd = ContainerdFiles(containerd=parts.containerd, root=parts.paths.root)
+        self.reconciler = OperatingSystemConfigReconciler(
+            Dependencies(
+                secrets=parts.secrets,
+                identity=parts.identity,
+                client=parts.client,
+                recorder=parts.recorder,
+                journal=parts.journal,
+                applier=self._new_applier(),
+                jobs=self.jobs,
+                containerd=self.containerd,
+                in_place=self._new_in_place(),
+                lock=self.lock,
+                status=parts.status,
+                shutdown=parts.shutdown,
+                clock=parts.clock,
+                paths=parts.paths,
+                search_path=os.environ.get("PATH", ""),
+                sync_period=parts.config.controllers.operating_system_config.sync_period,
+                kubernetes_version=parts.config.controllers.operating_system_config.kubernetes_version,
+            )
+        )
+
+    def controllers(self) -> list[Controller]:
+        """Return the controllers of the OSC and of the lock that a serial pool shares."""
+        secret_name = self._parts.config.controllers.operating_system_config.secret_name
+        return [
+            new_controller(
+                reconciler=self.reconciler,
+                secrets=self._parts.secrets,
+                nodes=self._parts.nodes,
+                identity=self._parts.identity,
+                secret_name=secret_name,
+            ),
+            serial.new_controller(self.lock),
+        ]
+
+    def _new_applier(self) -> Applier:
+        parts, loop = self._parts, asyncio.get_running_loop()
+
+        def file_removed(path: str) -> None:
+            if (request := parts.tokens.get(Path(path))) is not None:
+                loop.call_soon_threadsafe(parts.token_resync.send, request)
+
+        return Applier(
+            unit_manager=parts.units,
+            jobs=self.jobs,
+            journal=parts.journal,
+            containerd=self.containerd,
+            images=parts.images,
+            file_removed=file_removed,
+            check=self.lock.check,
+            root=parts.paths.root,
+        )
+
+    def _new_in_place(self) -> InPlaceUpdate:
+        parts = self._parts
+        api_server = parts.config.api_server
+
+        def resync_tokens() -> None:
+            for request in dict.fromkeys(parts.tokens.values()):
+                parts.token_resync.send(request)
+
+        async def renew_certificate() -> None:
+            await parts.credentials.renew(parts.client)
+
+        async def restart_kubelet() -> None:
+            await self.jobs.restart(KUBELET_UNIT)
+
+        credentials = KubeletCredentials(paths=parts.paths, server=api_server.server, ca_file=api_server.ca_file)
+        host = Host(
+            kubelet_healthy=parts.kubelet.healthy,
+            restart_kubelet=restart_kubelet,
+            renew_certificate=renew_certificate,
+            resync_tokens=resync_tokens,
+            kubelet_credentials=credentials,
+            os_release=parts.paths.os_release,
+            state=parts.paths.operating_system_update,
+        )
+        return InPlaceUpdate(client=parts.client, journal=parts.journal, clock=parts.clock, host=host)
 
 
 def new_controller(
@@ -22,14 +184,28 @@ def new_controller(
     identity: NodeIdentity,
     secret_name: str,
 ) -> Controller:
-    """Build the controller with its sources: the Secret, and our Node when it appears (what was applied is reported then)."""
+    """Build the controller.
+
+    Its sources: the Secret, and our Node when it appears (what was applied is reported then) or is ready
+    for an update in place.
+    """
     delay = JitterDelay(node_name=lambda: identity.name, node=lambda: identity.node)
     sources: list[Source] = [
         KindSource(secrets, predicate=content_changed, delay=delay),
+        KindSource(
+            nodes,
+            predicate=all_of(became_ready, label_is(HOSTNAME_LABEL, identity.hostname)),
+            mapper=to_secret(NAMESPACE, secret_name),
+        ),
         KindSource(
             nodes,
             predicate=all_of(created, label_is(HOSTNAME_LABEL, identity.hostname)),
             mapper=to_secret(NAMESPACE, secret_name),
         ),
     ]
-    return Controller(name=CONTROLLER, reconciler=Persistent(reconciler, final=(InvalidOSC,)), sources=sources)
+    return Controller(
+        name=CONTROLLER,
+        reconciler=Persistent(reconciler, final=(InvalidOSC, RolledBack, WaitingForReboot)),
+        sources=sources,
+        deadline=DEADLINE,
+    )

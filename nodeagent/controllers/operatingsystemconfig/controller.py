@@ -5,10 +5,9 @@ pkg/nodeagent/controller/operatingsystemconfig/reconciler.go (contract 6.2 to 6.
 """
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 
 from agents.core import files as core_files
 from agents.core.clock import Clock
@@ -25,24 +24,29 @@ from agents.runtime.cache import Informer
 from agents.runtime.reconcile import Request, Result
 from nodeagent.config import full_version
 from nodeagent.controllers.operatingsystemconfig import desired as desired_module
-from nodeagent.controllers.operatingsystemconfig import node_metadata
+from nodeagent.controllers.operatingsystemconfig import node_metadata, staticpods
 from nodeagent.controllers.operatingsystemconfig.apply import Applier, Outcome
+from nodeagent.controllers.operatingsystemconfig.containerd import ContainerdFiles
 from nodeagent.controllers.operatingsystemconfig.desired import Desired
-from nodeagent.controllers.operatingsystemconfig.files import Contents, digest
+from nodeagent.controllers.operatingsystemconfig.files import Contents
+from nodeagent.controllers.operatingsystemconfig.inplace import BUDGET, InPlaceUpdate, may_begin
+from nodeagent.controllers.operatingsystemconfig.preparation import Preparation, Prepared
+from nodeagent.controllers.operatingsystemconfig.serial import SerialLock
+from nodeagent.controllers.operatingsystemconfig.trigger import is_serial
 from nodeagent.controllers.operatingsystemconfig.units import LOOK_AGAIN, UnitJobs
-from nodeagent.host.consistency import Finding, inspect
+from nodeagent.controllers.operatingsystemconfig.upkeep import Upkeep
+from nodeagent.host.consistency import Finding
 from nodeagent.host.node_events import reference
 from nodeagent.host.node_identity import NodeIdentity
 from nodeagent.paths import Paths
 from nodeagent.status import StatusBoard
-from osc import codec
-from osc.codec import dump_state
-from osc.diff import Changes, Dirty, Touched, add_dirty, changed_secrets, diff
+from osc.diff import Dirty
 from osc.errors import InvalidOSC
+from osc.inplace import InPlaceChanges
 from osc.journal import Journal
-from osc.merge import Effective, effective
-from osc.plan import plan
-from osc.types import File, OperatingSystemConfig
+from osc.merge import effective
+from osc.plan import Plan, plan
+from osc.types import OperatingSystemConfig
 
 log = get_logger(__name__)
 
@@ -50,7 +54,9 @@ CONTROLLER = "operatingsystemconfig"
 WAIT_FOR_NODE = timedelta(seconds=5)
 FIRST_RETRY = timedelta(milliseconds=5)
 LONGEST_RETRY = timedelta(seconds=1000)
-_STATE_MODE = 0o600
+APPLY_SECONDS = 180.0
+"""Longest pass over files and units; an update in place has a time of its own (W19)."""
+DEADLINE = timedelta(seconds=APPLY_SECONDS) + BUDGET
 
 
 class NodeUnknown(RetriableError):
@@ -59,6 +65,10 @@ class NodeUnknown(RetriableError):
 
 class ApplyFailed(RetriableError):
     """Some items of the OSC could not be applied; all others were."""
+
+
+class ApplyTooSlow(RetriableError):
+    """A pass over files and units did not end in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,10 +82,14 @@ class Dependencies:
     journal: Journal
     applier: Applier
     jobs: UnitJobs
+    containerd: ContainerdFiles
+    in_place: InPlaceUpdate
+    lock: SerialLock
     status: StatusBoard
     shutdown: Shutdown
     clock: Clock
     paths: Paths
+    search_path: str
     sync_period: timedelta
     kubernetes_version: str
 
@@ -85,17 +99,28 @@ class OperatingSystemConfigReconciler:
 
     def __init__(self, dependencies: Dependencies) -> None:
         self._with = dependencies
-        self._contents = Contents(client=dependencies.client)
-        self._dirty = Dirty()
+        contents = Contents(client=dependencies.client)
+        self._preparation = Preparation(
+            journal=dependencies.journal,
+            contents=contents,
+            containerd=dependencies.containerd,
+            in_place=dependencies.in_place,
+            hostname=lambda: dependencies.identity.hostname,
+            paths=dependencies.paths,
+        )
+        self._upkeep = Upkeep(
+            journal=dependencies.journal,
+            contents=contents,
+            containerd=dependencies.containerd,
+            paths=dependencies.paths,
+        )
         self._failures = 0
-        self._stated = ""
+        self._refused = ""
+        self._released = ""
 
     def repair(self, findings: Collection[Finding]) -> None:
         """Have the next pass write these items again."""
-        self._dirty = Dirty(
-            self._dirty.paths | {finding.path for finding in findings if finding.path},
-            self._dirty.units | {finding.unit for finding in findings if finding.unit},
-        )
+        self._preparation.repair(findings)
 
     async def reconcile(self, request: Request) -> Result:
         """Bring the machine closer to the OSC."""
@@ -107,19 +132,29 @@ class OperatingSystemConfigReconciler:
         try:
             announced = desired_module.checksum(secret)
             if await self._is_applied(announced.value, node) and not await self._needs_repair(secret, node):
+                await self._release(secret)
                 return await self._rest()
             if not announced.matches:
                 log.error("Checksum annotation differs from the data, reporting the annotation")
             desired = await self._read(secret)
         except InvalidOSC as error:
+            if self._refused == str(error):
+                return Result()  # an old timer: nothing is new about it
             await self._refuse(error, node)
             raise
+        self._refused = ""
+        if (wait := await self._wait_for_turn(secret, node)) is not None:
+            return Result(requeue_after=wait)
         await self._label(node, desired.decoded.config)
-        return await self._apply(desired, node)
+        return await self._apply(secret, desired, node)
 
     async def _read(self, secret: Secret) -> Desired:
         return await asyncio.to_thread(
-            desired_module.read, secret, hostname=self._with.identity.hostname, paths=self._with.paths
+            desired_module.read,
+            secret,
+            hostname=self._with.identity.hostname,
+            paths=self._with.paths,
+            search_path=self._with.search_path,
         )
 
     def _node(self) -> Node | None:
@@ -135,12 +170,13 @@ class OperatingSystemConfigReconciler:
 
     async def _is_applied(self, checksum: str, node: Node | None) -> bool:
         """Tell whether the Node says so, no other apply was begun since or left unfinished, and nothing needs repair."""
-        if node_metadata.applied_checksum(node) != checksum or self._dirty.paths or self._dirty.units:
+        if node_metadata.applied_checksum(node) != checksum or self._preparation.dirty:
             return False
         pending = (await asyncio.to_thread(self._with.journal.load)).pending
         return pending is None or (pending.checksum == checksum and not pending.unfinished)
 
     async def _refuse(self, error: InvalidOSC, node: Node | None) -> None:
+        self._refused = str(error)
         self._event(
             node,
             "Warning",
@@ -150,6 +186,22 @@ class OperatingSystemConfigReconciler:
         )
         await self._with.status.failing({"operating system config": error}, next_try=None)
         await self._with.status.phase("failing")
+
+    async def _wait_for_turn(self, secret: Secret, node: Node | None) -> timedelta | None:
+        """In a pool that goes on node by node, wait for the lock; without a Node nobody could know us (W18)."""
+        if not is_serial(secret) or node is None:
+            self._with.lock.forget()
+            return None
+        wait = await self._with.lock.acquire(secret)
+        if wait is not None:
+            await self._with.status.failing({}, next_try=self._with.clock.now() + wait)
+            await self._with.status.phase("waitingForTurn")
+        return wait
+
+    async def _release(self, secret: Secret) -> None:
+        if is_serial(secret) and secret.metadata.resource_version != self._released:
+            await self._with.lock.release(secret)
+            self._released = secret.metadata.resource_version
 
     async def _label(self, node: Node | None, config: OperatingSystemConfig) -> None:
         if node is None:
@@ -165,92 +217,73 @@ class OperatingSystemConfigReconciler:
             await self._with.client.patch(NODES, node.metadata.name, patch)
             log.info("Node labelled", node=node.metadata.name, labels=sorted(labels))
 
-    async def _apply(self, desired: Desired, node: Node | None) -> Result:
-        prepared = await self._prepare(desired)
+    async def _apply(self, secret: Secret, desired: Desired, node: Node | None) -> Result:
+        prepared = await self._preparation.prepare(desired)
         if prepared is None:
-            return await self._report(desired, node)
-        contents, changes = prepared
+            return await self._report(secret, desired, node)
+        config, in_place = desired.decoded.config, prepared.changes.in_place
+        if in_place:
+            if node is None:
+                return Result(requeue_after=WAIT_FOR_NODE)
+            in_place = await self._with.in_place.settle(config, in_place)
+            if in_place and not may_begin(node):
+                return await self._wait_for_drain(in_place)
         self._with.status.note_phase("applying", checksum=desired.checksum)
-        outcome = await self._with.applier.apply(plan(changes, desired.effective), contents)
+        outcome = await self._carry_out(plan(prepared.changes, desired.effective), prepared)
         if outcome.restart:
-            await self._with.status.phase("restarting")
-            self._with.shutdown.request("own unit or one of its files changed")
+            await self._restart("own unit or one of its files changed")
             return Result()
         if outcome.failed:
             raise await self._failed(outcome, node) from next(iter(outcome.failed.values()))
         self._failures = 0
         if outcome.waiting:
-            await self._with.status.failing(self._with.jobs.pending, next_try=self._with.clock.now() + LOOK_AGAIN)
-            return Result(requeue_after=LOOK_AGAIN)
+            return await self._look_again({**outcome.waiting, **self._with.jobs.pending}, LOOK_AGAIN)
+        restart = False
+        if node is not None:
+            progress = await self._with.in_place.kubelet(node, in_place)
+            if progress.look_again is None:
+                progress = await self._with.in_place.finish(config, node, in_place)
+            if progress.look_again is not None:
+                return await self._look_again({"update in place": progress.waiting_for}, progress.look_again)
+            restart = progress.restart
         await run_to_end(self._with.journal.commit, desired.decoded.document)
-        return await self._report(desired, node)
+        if restart:
+            await self._restart("client certificate renewed")
+            return Result()
+        return await self._report(secret, desired, node)
 
-    async def _prepare(self, desired: Desired) -> tuple[Mapping[str, bytes | AgentError], Changes] | None:
-        """Compute what is left, and put it into the journal; nothing else on the disk has changed until then.
-
-        Returns:
-            Contents and changes, None if this very OSC was applied to its end already.
-        """
-        journal = self._with.journal
-        loaded = await asyncio.to_thread(journal.load)
-        last = await asyncio.to_thread(journal.load_last_applied)
-        old = effective(last.decoded.config, hostname=self._with.identity.hostname) if last.decoded else None
-        dirty, touched = self._dirty, loaded.pending.touched if loaded.pending else Touched()
-        if loaded.compare_with_disk or last.torn:
-            dirty = await asyncio.to_thread(_compare_with_disk, desired.effective, dirty, self._with.paths.root)
-            touched |= await asyncio.to_thread(self._touched_by_desired)
-        before = loaded.pending.secret_digests if loaded.pending else {}
-        resumed = loaded.pending is not None and loaded.pending.checksum == desired.checksum
-        if resumed and loaded.pending is not None and (loaded.pending.unfinished or old is not None):
-            changes = add_dirty(loaded.pending.changes, desired.effective, dirty)
-            if not changes and last.decoded is not None and last.decoded.document == desired.decoded.document:
-                return None
-            contents = await self._contents.resolve(changes.files_changed)
-            now = _secret_digests(changes.files_changed, contents)
-        else:
-            contents = await self._contents.resolve(desired.effective.files)
-            now = _secret_digests(desired.effective.files, contents)
-            dirty = Dirty(dirty.paths | changed_secrets(desired.effective, before, now), dirty.units)
-            changes = await asyncio.to_thread(diff, desired.effective, old=old, touched=touched, dirty=dirty)
-        await run_to_end(journal.begin, desired.checksum, changes, touched=touched, secret_digests={**before, **now})
-        document = await asyncio.to_thread(dump_state, desired.decoded.document)
-        # For operators' commands and for a journal that is lost: atomic, but not worth two fsyncs.
-        await run_to_end(core_files.write_atomic, self._with.paths.desired, document, mode=_STATE_MODE, sync=False)
-        self._dirty = Dirty()
-        self._say(desired, changes, resumed=resumed)
-        return contents, changes
-
-    def _touched_by_desired(self) -> Touched:
-        """Return what the OSC that was asked for last may have touched, for when the journal that knew is lost."""
+    async def _carry_out(self, steps: Plan, prepared: Prepared) -> Outcome:
+        scope = asyncio.timeout(APPLY_SECONDS)
         try:
-            content = core_files.read_optional(self._with.paths.desired)
-            if content is None:
-                return Touched()
-            return Touched.of(effective(codec.decode(content).config, hostname=self._with.identity.hostname))
-        except AgentError as error:
-            log.error("Desired operating system config unreadable", error=error)
-            return Touched()
+            async with scope:
+                return await self._with.applier.apply(steps, prepared.contents)
+        except TimeoutError as error:
+            if not scope.expired():
+                raise
+            raise ApplyTooSlow("apply took too long, going on with what is left", seconds=APPLY_SECONDS) from error
 
-    def _say(self, desired: Desired, changes: Changes, *, resumed: bool) -> None:
-        if self._stated == desired.checksum and not changes:
-            return
-        self._stated = desired.checksum
-        log.info(
-            "Operating system config read",
-            checksum=desired.checksum[:12],
-            resumed=resumed,
-            filesChanged=len(changes.files_changed),
-            filesDeleted=len(changes.files_deleted),
-            unitsChanged=len(changes.units_changed),
-            unitsDeleted=len(changes.units_deleted),
-        )
+    async def _restart(self, reason: str) -> None:
+        await self._with.status.phase("restarting")
+        self._with.shutdown.request(reason)
+
+    async def _wait_for_drain(self, in_place: InPlaceChanges) -> Result:
+        """Change nothing until the Node is said to be drained; its event brings us back."""
+        log.info("Update in place is due, waiting until the node is drained", parts=list(in_place.names))
+        await self._with.status.failing({}, next_try=None)
+        await self._with.status.phase("waitingForDrain")
+        return Result()
+
+    async def _look_again(self, waiting: Mapping[str, str], after: timedelta) -> Result:
+        await self._with.status.failing(waiting, next_try=self._with.clock.now() + after)
+        return Result(requeue_after=after)
 
     async def _failed(self, outcome: Outcome, node: Node | None) -> ApplyFailed:
         """Report what failed. The workqueue's back-off decides on the retry; jobs that have not ended are looked at sooner."""
         backoff = min(FIRST_RETRY * 2 ** min(self._failures, 20), LONGEST_RETRY)
         look = LOOK_AGAIN if self._with.jobs.pending and backoff > LOOK_AGAIN else None
         self._failures += 1
-        causes: dict[str, AgentError | str] = {**self._with.jobs.pending, **outcome.failed}
+        waiting = {name: cause for name, cause in outcome.waiting.items() if cause}
+        causes: dict[str, AgentError | str] = {**waiting, **self._with.jobs.pending, **outcome.failed}
         note = "; ".join(f"{name}: {error}" for name, error in outcome.failed.items())
         self._event(
             node, "Warning", "OSCFailed", "Reconcile", f"{len(outcome.failed)} items could not be applied: {note}"
@@ -261,19 +294,22 @@ class OperatingSystemConfigReconciler:
             "items could not be applied", after=look, items=sorted(outcome.failed), waiting=len(outcome.waiting)
         )
 
-    async def _report(self, desired: Desired, node: Node | None) -> Result:
+    async def _report(self, secret: Secret, desired: Desired, node: Node | None) -> Result:
         """Say on the Node that this OSC was applied; without a Node wait for it."""
         if node is None:
             await self._with.status.failing({}, next_try=None)
             await self._with.status.phase("waitingForNode")
             return Result(requeue_after=WAIT_FOR_NODE)
-        await asyncio.to_thread(self._remove_bootstrap_credentials)
+        await asyncio.to_thread(self._upkeep.remove_bootstrap_credentials)
+        if missing := await staticpods.missing(self._with.client, node, desired.static_pods):
+            return await self._look_again({"static pods": "; ".join(missing)}, LOOK_AGAIN)
         self._event(node, "Normal", "OSCApplied", "Reconcile", "operating system config has been applied")
         version = full_version(self._with.kubernetes_version)
         await self._with.client.patch(
             NODES, node.metadata.name, merge(node_metadata.applied_patch(desired.checksum, version))
         )
         log.info("Operating system config applied", checksum=desired.checksum[:12], node=node.metadata.name)
+        await self._release(secret)
         await asyncio.to_thread(release_memory)
         return await self._rest()
 
@@ -283,11 +319,17 @@ class OperatingSystemConfigReconciler:
     async def _needs_repair(self, secret: Secret, node: Node | None) -> bool:
         """Look after what may have changed behind our back since the OSC was applied."""
         await self._with.jobs.look_at_watched()
-        await asyncio.to_thread(self._remove_bootstrap_credentials)
+        await asyncio.to_thread(self._upkeep.remove_bootstrap_credentials)
         last = (await asyncio.to_thread(self._with.journal.load_last_applied)).decoded
         config = last.config if last is not None else (await self._read(secret)).decoded.config
         await self._label(node, config)
-        return await self._secrets_changed(secret) or (last is not None and await self._drifted(config))
+        dirty = Dirty()
+        if await asyncio.to_thread(self._upkeep.has_secrets):
+            dirty |= await self._upkeep.changed_secrets(await self._read(secret))
+        if last is not None:
+            dirty |= await self._upkeep.drift(effective(last.config, hostname=self._with.identity.hostname))
+        self._preparation.dirty |= dirty
+        return bool(dirty)
 
     async def _rest(self) -> Result:
         """Nothing is to be done until the sync period has gone by."""
@@ -295,60 +337,8 @@ class OperatingSystemConfigReconciler:
         await self._with.status.phase("applied")
         return Result(requeue_after=self._next_look())
 
-    async def _secrets_changed(self, secret: Secret) -> bool:
-        pending = self._with.journal.load().pending
-        if pending is None or not pending.secret_digests:
-            return False
-        desired = await self._read(secret)
-        referenced = [file for file in desired.effective.files if file.content.secret_ref is not None]
-        now = _secret_digests(referenced, await self._contents.resolve(referenced))
-        changed = changed_secrets(desired.effective, pending.secret_digests, now)
-        if changed:
-            log.info("Content of referenced Secrets changed", paths=sorted(changed))
-        self._dirty = Dirty(self._dirty.paths | changed, self._dirty.units)
-        return bool(changed)
-
-    async def _drifted(self, config: OperatingSystemConfig) -> bool:
-        """Look for files that somebody changed by hand; those that would restart a unit are left alone (W14)."""
-        applied = effective(config, hostname=self._with.identity.hostname)
-        used = {path for unit in applied.units for path in unit.file_paths}
-        findings = await asyncio.to_thread(
-            lambda: list(inspect(Effective(files=applied.files), loaded_units=None, root=self._with.paths.root))
-        )
-        drifted = [finding for finding in findings if finding.path and finding.path not in used]
-        for finding in drifted:
-            log.info("File was changed by somebody else, repairing", path=finding.path, reason=finding.reason)
-        self.repair(drifted)
-        return bool(drifted)
-
-    def _remove_bootstrap_credentials(self) -> None:
-        """Once the kubelet has credentials of its own, those for bootstrapping go (W29)."""
-        paths = self._with.paths
-        if paths.kubelet_kubeconfig.exists() and paths.kubelet_client_certificate.exists():
-            for path in (paths.kubelet_bootstrap_kubeconfig, paths.bootstrap_token):
-                if core_files.remove(path):
-                    log.info("Bootstrap credentials removed", path=str(path))
-
     def _event(self, node: Node | None, event_type: EventType, reason: str, action: str, note: str) -> None:
         if node is not None:
             self._with.recorder.event(
                 reference(node), event_type=event_type, reason=reason, action=action, note=note, controller=CONTROLLER
             )
-
-
-def _secret_digests(files: Iterable[File], contents: Mapping[str, bytes | AgentError]) -> dict[str, str]:
-    return {
-        file.path: digest(content)
-        for file in files
-        if file.content.secret_ref is not None and isinstance(content := contents[file.path], bytes)
-    }
-
-
-def _compare_with_disk(wanted: Effective, dirty: Dirty, root: Path) -> Dirty:
-    """Find what differs on the disk, for when the journal cannot tell (contract 6.4 d)."""
-    findings = list(inspect(wanted, loaded_units=None, root=root))
-    log.error("State files are damaged, compared with the disk", findings=len(findings))
-    return Dirty(
-        dirty.paths | {finding.path for finding in findings if finding.path},
-        dirty.units | {finding.unit for finding in findings if finding.unit},
-    )

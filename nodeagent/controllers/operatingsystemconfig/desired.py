@@ -1,25 +1,34 @@
 """From the OSC Secret to what this host is to look like, checked before anything is touched."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from agents.kube.models import Secret
-from nodeagent.controllers.operatingsystemconfig.trigger import SERIAL_ANNOTATION, is_serial
+from nodeagent.controllers.operatingsystemconfig import staticpods
 from nodeagent.paths import Paths
 from osc import codec
 from osc.codec import Checksum, Decoded
-from osc.errors import InvalidOSC, Problem
+from osc.containerd import with_environment
+from osc.errors import InvalidOSC
 from osc.merge import Effective, effective
 from osc.validation import validate
 
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """One version of the OSC."""
+    """One version of the OSC.
+
+    Attributes:
+        checksum: what is reported once it is applied.
+        decoded: with what the agent adds to it; this is what is remembered as applied.
+        effective: files and units of this host, settings of containerd.
+        static_pods: what identifies the version of each static pod, by the pod's name.
+    """
 
     checksum: str
     decoded: Decoded = field(repr=False)
     effective: Effective = field(repr=False)
+    static_pods: Mapping[str, str] = field(default_factory=dict)
 
 
 def checksum(secret: Secret) -> Checksum:
@@ -31,20 +40,21 @@ def checksum(secret: Secret) -> Checksum:
     return codec.checksum(secret.metadata.annotations, codec.payload(secret.data))
 
 
-def read(secret: Secret, *, hostname: str, paths: Paths) -> Desired:
+def read(secret: Secret, *, hostname: str, paths: Paths, search_path: str) -> Desired:
     """Decode and validate.
+
+    Args:
+        secret: the OSC Secret.
+        hostname: ours; files of other hosts are left out.
+        paths: the agent's own files, which no OSC may write.
+        search_path: the agent's PATH, for containerd's drop-in.
 
     Raises:
         InvalidOSC: with every problem and its path.
     """
-    decoded = codec.decode(codec.payload(secret.data))
-    problems = [*_serial(secret), *validate(decoded.config, own_state=[str(paths.desired)])]
+    decoded = with_environment(codec.decode(codec.payload(secret.data)), search_path)
+    problems = validate(decoded.config, own_state=[str(paths.desired)])
     if problems:
         raise InvalidOSC(problems)
-    return Desired(checksum(secret).value, decoded, effective(decoded.config, hostname=hostname))
-
-
-def _serial(secret: Secret) -> Sequence[Problem]:
-    if not is_serial(secret):
-        return ()
-    return (Problem(f"metadata.annotations[{SERIAL_ANNOTATION}]", "needs a part of the agent that is not built yet"),)
+    wanted = effective(decoded.config, hostname=hostname)
+    return Desired(checksum(secret).value, decoded, wanted, staticpods.desired(wanted))

@@ -99,10 +99,12 @@ class Contents:
         self._client = client
 
     async def resolve(self, wanted: Iterable[File]) -> Mapping[str, bytes | AgentError]:
-        """Return the bytes of each path, or why they cannot be had. Each Secret is read once."""
+        """Return the bytes of each path, or why they cannot be had. Each Secret is read once, images are left out."""
         wanted = tuple(wanted)
         secrets = await self._read({file.content.secret_ref.name for file in wanted if file.content.secret_ref})
-        return await asyncio.to_thread(lambda: {file.path: self._content(file, secrets) for file in wanted})
+        return await asyncio.to_thread(
+            lambda: {file.path: self._content(file, secrets) for file in wanted if file.content.image_ref is None}
+        )
 
     async def _read(self, names: set[str]) -> Mapping[str, Mapping[str, bytes] | AgentError]:
         async with asyncio.TaskGroup() as group:

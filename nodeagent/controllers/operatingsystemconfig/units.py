@@ -119,6 +119,15 @@ class UnitJobs:
         """Stop a unit that leaves; as `run`."""
         return await self._run(name, "stop")
 
+    async def restart(self, name: str) -> None:
+        """Restart a unit outside of a plan; a job that takes longer than the unit manager waits goes on by itself.
+
+        Raises:
+            UnitFailed, AgentError: as `run`.
+        """
+        await self._run(name, "restart")
+        self._pending.pop(name, None)
+
     async def _run(self, name: str, command: CommandName) -> bool:
         job = self._pending.get(name)
         if job is not None and job.command == command:

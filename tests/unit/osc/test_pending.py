@@ -8,7 +8,7 @@ from agents.core.errors import TerminalError
 from osc.codec import dump_state
 from osc.diff import Changes, OwnRestart, Touched, TouchedUnit, UnitChange, UnitCommand
 from osc.pending import Pending, TornPending, decode_pending, encode_pending
-from osc.types import DropIn, File, FileContent, Inline, Unit
+from osc.types import DropIn, File, FileContent, Inline, Registry, Unit
 
 OWN = "gardener-node-agent.service"
 FALSE_FLAGS = {
@@ -195,7 +195,9 @@ def test_file_of_the_go_agent_is_taken_over() -> None:
         files_changed=(File(path="/a", content=FileContent(inline=Inline(data="x"))),),
         units_changed=(UnitChange(Unit(name="u"), (DropIn(name="d", content="x"),)),),
         units_deleted=(Unit(name="w"),),
-        commands=(UnitCommand("u", "restart"),),
+        commands=(UnitCommand("u", "restart"), UnitCommand("containerd.service", "restart")),
+        containerd_config=True,
+        registries_desired=(Registry(upstream="docker.io"),),
         reload=True,
         own_restart=OwnRestart.REQUIRED,
     )

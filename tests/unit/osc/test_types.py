@@ -3,13 +3,17 @@
 import pytest
 
 from osc.types import (
+    Containerd,
     CRIConfig,
     DropIn,
     File,
     FileContent,
     ImageRef,
     Inline,
+    InPlaceUpdates,
+    InPlaceUpdatesStatus,
     OperatingSystemConfig,
+    OperatingSystemUpdate,
     SecretRef,
     Unit,
 )
@@ -65,8 +69,8 @@ def test_absent_null_and_empty_are_equal() -> None:
     )
 
 
-def test_sections_that_nothing_reads_stay_mappings() -> None:
-    """Contract 5.3: containerd's section and inPlaceUpdates are kept as they are."""
+def test_sections_of_runtime_and_updates_are_read() -> None:
+    """Contract 5.3: container runtime and updates in place, in spec and status."""
     config = OperatingSystemConfig.model_validate(
         {
             "spec": {
@@ -77,10 +81,10 @@ def test_sections_that_nothing_reads_stay_mappings() -> None:
         }
     )
     assert config.spec.cri_config == CRIConfig(
-        name="containerd", cgroup_driver="systemd", containerd={"sandboxImage": "p"}
+        name="containerd", cgroup_driver="systemd", containerd=Containerd(sandbox_image="p")
     )
-    assert config.spec.in_place_updates == {"kubelet": "1.34"}
-    assert config.status.in_place_updates == {"osUpdate": {"command": "x"}}
+    assert config.spec.in_place_updates == InPlaceUpdates(kubelet="1.34")
+    assert config.status.in_place_updates == InPlaceUpdatesStatus(os_update=OperatingSystemUpdate(command="x"))
 
 
 @pytest.mark.parametrize(("permissions", "mode"), [(None, 0o600), (0, 0), (0o644, 0o644), (0o104755, 0o755)])

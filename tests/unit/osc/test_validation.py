@@ -228,22 +228,70 @@ def test_no_path_is_another_ones_temporary_file() -> None:
     ]
 
 
-def test_parts_that_are_not_built_are_refused_with_their_path() -> None:
-    """Issue section 5: an OSC that needs a part that is not built yet is refused with its path."""
-    document: dict[str, object] = {
-        "spec": {
-            "criConfig": {"name": "containerd", "containerd": {}},
-            "inPlaceUpdates": {"kubelet": "1"},
-            "files": [{"path": "/a", "content": {"imageRef": {"image": "i", "filePathInImage": "/f"}}}],
-        },
-        "status": {"inPlaceUpdates": {}},
-    }
-    assert [line.split(":")[0] for line in problems(document)] == [
-        "spec.criConfig.containerd",
-        "spec.inPlaceUpdates",
-        "status.inPlaceUpdates",
-        "spec.files[0].content.imageRef",
-    ]
+def registry(**fields: object) -> dict[str, object]:
+    """Return an OSC with one registry."""
+    section = {"sandboxImage": "p", "registries": [fields]}
+    return {"spec": {"criConfig": {"name": "containerd", "containerd": section}}}
+
+
+@pytest.mark.parametrize("upstream", ["", ".", "..", "a/b", "/etc", "a" * 300])
+def test_w07_an_upstream_that_is_no_plain_name_is_refused(upstream: str) -> None:
+    """Contract 9 W7, 5.4: an upstream becomes the name of a directory that is removed one day."""
+    assert any("registries[0].upstream" in line for line in problems(registry(upstream=upstream)))
+
+
+@pytest.mark.parametrize("url", ["", "docker.io", "ftp://a", "https://", "https://a b", "http://[::1", "https://a:x"])
+def test_w34_a_malformed_url_of_a_registry_is_refused_at_once(url: str) -> None:
+    """Contract 9 W34: not retried until a deadline."""
+    found = problems(registry(upstream="a", server=url or "x", hosts=[{"url": url}]))
+    assert any("registries[0].hosts[0].url" in line for line in found)
+
+
+@pytest.mark.parametrize("upstream", ["_default", "docker.io", "registry.local:5000"])
+def test_a_good_registry_is_accepted(upstream: str) -> None:
+    """Contract 5.4: a host with or without port, or the default for all."""
+    host = {"url": "https://mirror:5000/v2", "capabilities": ["pull"], "caCerts": ["ca.crt"], "overridePath": True}
+    assert problems(registry(upstream=upstream, server="https://docker.io", hosts=[host])) == []
+
+
+def test_a_registry_twice_is_refused() -> None:
+    """Contract 5.4: upstreams are unique; both would write one file."""
+    document = registry(upstream="a")
+    document["spec"]["criConfig"]["containerd"]["registries"] *= 2  # type: ignore[index]
+    assert any("also the upstream" in line for line in problems(document))
+
+
+@pytest.mark.parametrize(
+    ("plugin", "field"),
+    [
+        ({"op": "replace", "path": ["a"]}, "op"),
+        ({"path": []}, "path"),
+        ({"path": ["a", ""]}, "path"),
+        ({"op": "remove", "path": ["a"], "values": {}}, "values"),
+        ({"path": ["a"], "values": "text"}, "values"),
+    ],
+)
+def test_a_bad_plugin_is_refused(plugin: dict[str, object], field: str) -> None:
+    """Contract 5.4: operation, path and values of a plugin."""
+    section = {"sandboxImage": "p", "plugins": [plugin]}
+    found = problems({"spec": {"criConfig": {"name": "containerd", "containerd": section}}})
+    assert [line.split(":")[0] for line in found] == [f"spec.criConfig.containerd.plugins[0].{field}"]
+
+
+@pytest.mark.parametrize(
+    ("image", "path"),
+    [("", "/f"), ("--help", "/f"), ("a b", "/f"), ("i", ""), ("i", "/"), ("i", "/../etc/shadow"), ("i", "a/../../b")],
+)
+def test_w08_a_path_out_of_the_image_is_refused(image: str, path: str) -> None:
+    """Contract 9 W8: no way up in the path, and no image name that `ctr` would take for an option."""
+    content = {"imageRef": {"image": image, "filePathInImage": path}}
+    assert problems({"spec": {"files": [{"path": "/a", "content": content}]}})
+
+
+def test_versions_of_an_update_in_place_must_be_versions() -> None:
+    """Contract 6.13: what cannot be compared is said before anything is changed."""
+    document = {"spec": {"inPlaceUpdates": {"operatingSystemVersion": "new", "kubelet": "1.34.4"}}}
+    assert problems(document) == ["spec.inPlaceUpdates.operatingSystemVersion: must be a version"]
 
 
 def test_all_problems_are_reported_at_once() -> None:

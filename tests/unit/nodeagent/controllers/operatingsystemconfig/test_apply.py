@@ -54,7 +54,10 @@ class Apply:
             unit_manager=agent.units,
             jobs=agent.jobs,
             journal=self.journal,
+            containerd=agent.containerd_files,
+            images=agent.images,
             file_removed=self.removed.append,
+            check=agent.lock.check,
             root=agent.root,
         )
 
@@ -93,7 +96,7 @@ async def test_everything_done_leaves_an_empty_journal(apply: Apply, agent: OscA
     )
     outcome = await apply(wanted, diff(wanted, old=None))
     await agent.units.close()
-    assert (outcome.failed, outcome.waiting, outcome.restart) == ({}, set(), False)
+    assert (outcome.failed, outcome.waiting, outcome.restart) == ({}, {}, False)
     assert apply.left == set()
     assert agent.read("/etc/systemd/system/a.service.d/1") == "#"
 
@@ -123,7 +126,7 @@ async def test_a_unit_whose_file_failed_is_not_started(apply: Apply, agent: OscA
     outcome = await apply(wanted, diff(wanted, old=None))
     await agent.units.close()
     assert sorted(outcome.failed) == ["file /etc/bad", "unit broken.service"]
-    assert outcome.waiting >= {"unit needs.service", "unit broken.service"}
+    assert outcome.waiting.keys() >= {"unit needs.service", "unit broken.service"}
     assert agent.host.received.count("RestartUnit") == 1
     assert agent.host.units["good.service"].active_state == "active"
 

@@ -127,7 +127,9 @@ async def test_only_missing_labels_are_patched(node: OscAgent) -> None:
     """Contract 6.2, 6.9, 9 W39: role and trimmed zone; no patch where both are there; a foreign role stays."""
     node.paths.zone.parent.mkdir(parents=True)
     node.paths.zone.write_text(" zone-1 \n")
-    node.publish(files=[inline("/etc/kubernetes/manifests/kube-apiserver.yaml", "x")])
+    manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "kube-apiserver"}}
+    node.publish(files=[inline("/etc/kubernetes/manifests/kube-apiserver.yaml", json.dumps(manifest))])
+    node.run_pod("kube-apiserver")
     async with node.connected():
         await node.reconcile()
         labels = node.node()["metadata"]["labels"]
@@ -444,18 +446,6 @@ async def test_desired_is_kept_for_operators_0600(node: OscAgent) -> None:
     assert json.loads(node.paths.desired.read_text())["spec"]["files"][0]["path"] == "/etc/a"
     assert node.paths.desired.stat().st_mode & 0o777 == 0o600
     assert node.paths.pending_changes.stat().st_mode & 0o777 == 0o600
-
-
-async def test_serial_mode_is_refused_until_it_is_there(node: OscAgent) -> None:
-    """Contract 5.1: the serial annotation needs a part that is not built: refused with its path, nothing applied."""
-    node.publish(
-        files=[inline("/etc/a", "one")], annotations={"reconciliation.osc.node-agent.gardener.cloud/serial": "true"}
-    )
-    async with node.connected():
-        with pytest.raises(InvalidOSC) as raised:
-            await node.reconcile()
-    assert "reconciliation.osc.node-agent.gardener.cloud/serial" in str(raised.value)
-    assert node.read("/etc/a") is None
 
 
 async def test_without_either_key_the_pass_fails(node: OscAgent) -> None:

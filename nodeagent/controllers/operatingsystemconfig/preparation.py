@@ -1,0 +1,204 @@
+"""From what is desired to what is left to do, on the disk before the first change to the machine.
+
+Source: contract 6.3, 6.4; gardener pkg/nodeagent/controller/operatingsystemconfig/changes.go.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from agents.core import files as core_files
+from agents.core.errors import AgentError
+from agents.core.logging import get_logger
+from agents.core.threads import run_to_end
+from nodeagent.controllers.operatingsystemconfig.containerd import ContainerdFiles
+from nodeagent.controllers.operatingsystemconfig.desired import Desired
+from nodeagent.controllers.operatingsystemconfig.files import Contents, digest
+from nodeagent.controllers.operatingsystemconfig.inplace import InPlaceUpdate
+from nodeagent.host.consistency import Finding, inspect
+from nodeagent.paths import Paths
+from osc import codec
+from osc.codec import Decoded, dump_state
+from osc.diff import (
+    Changes,
+    Dirty,
+    Entry,
+    EntryKind,
+    Touched,
+    add_dirty,
+    changed_secrets,
+    diff,
+    with_containerd_config,
+)
+from osc.inplace import InPlaceChanges, in_place_changes
+from osc.journal import Journal
+from osc.merge import Effective, effective
+from osc.types import File
+
+log = get_logger(__name__)
+
+_STATE_MODE = 0o600
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What is left to do, and the bytes of files or why they cannot be had."""
+
+    contents: Mapping[str, bytes | AgentError]
+    changes: Changes
+
+
+class Preparation:
+    """Computes changes, and remembers what was seen to differ.
+
+    Args:
+        journal: what was begun and what was applied.
+        contents: bytes of files.
+        containerd: looks whether containerd's configuration is as it should be.
+        in_place: knows the running operating system.
+        hostname: ours.
+        paths: where the machine's files are.
+    """
+
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        contents: Contents,
+        containerd: ContainerdFiles,
+        in_place: InPlaceUpdate,
+        hostname: Callable[[], str],
+        paths: Paths,
+    ) -> None:
+        self._journal = journal
+        self._contents = contents
+        self._containerd = containerd
+        self._in_place = in_place
+        self._hostname = hostname
+        self._paths = paths
+        self._stated = ""
+        self.dirty = Dirty()
+        """What the next preparation counts as changed."""
+
+    def repair(self, findings: Collection[Finding]) -> None:
+        """Have the next pass write these items again."""
+        self.dirty |= dirty_of(findings)
+
+    async def prepare(self, desired: Desired) -> Prepared | None:
+        """Compute what is left, and put it into the journal; nothing else on the disk has changed until then.
+
+        Returns:
+            None if this very OSC was applied to its end already.
+        """
+        loaded = await asyncio.to_thread(self._journal.load)
+        last = await asyncio.to_thread(self._journal.load_last_applied)
+        dirty, touched = self.dirty, loaded.pending.touched if loaded.pending else Touched()
+        if loaded.compare_with_disk or last.torn:
+            dirty |= await asyncio.to_thread(self._compare_with_disk, desired.effective)
+            touched |= await asyncio.to_thread(self._touched_by_desired)
+        before = loaded.pending.secret_digests if loaded.pending else {}
+        other_config = await self._containerd_differs(desired.effective)
+        resumed = loaded.pending is not None and loaded.pending.checksum == desired.checksum
+        if resumed and loaded.pending is not None and (loaded.pending.unfinished or last.decoded is not None):
+            changes = self._resumed(loaded.pending.changes, desired.effective, dirty, other_config=other_config)
+            if not changes and last.decoded is not None and last.decoded.document == desired.decoded.document:
+                return None
+            contents = await self._contents.resolve(changes.files_changed)
+            now = secret_digests(changes.files_changed, contents)
+        else:
+            contents = await self._contents.resolve(desired.effective.files)
+            now = secret_digests(desired.effective.files, contents)
+            dirty |= Dirty(changed_secrets(desired.effective, before, now))
+            due = await self._due_in_place(desired, last.decoded)
+            old = effective(last.decoded.config, hostname=self._hostname()) if last.decoded else None
+            changes = await asyncio.to_thread(
+                diff,
+                desired.effective,
+                old=old,
+                touched=touched,
+                dirty=dirty,
+                containerd_config=other_config,
+                in_place=due,
+            )
+        await run_to_end(
+            self._journal.begin, desired.checksum, changes, touched=touched, secret_digests={**before, **now}
+        )
+        document = await asyncio.to_thread(dump_state, desired.decoded.document)
+        # For operators' commands and for a journal that is lost: atomic, but not worth two fsyncs.
+        await run_to_end(core_files.write_atomic, self._paths.desired, document, mode=_STATE_MODE, sync=False)
+        self.dirty = Dirty()
+        self._say(desired, changes, resumed=resumed)
+        return Prepared(contents, changes)
+
+    def _resumed(self, changes: Changes, wanted: Effective, dirty: Dirty, *, other_config: bool) -> Changes:
+        if wanted.runtime is None:
+            # The Go agent asks for this on every first run; without settings there is nothing to write.
+            changes = changes.without((Entry(EntryKind.CONTAINERD_CONFIG),))
+        return with_containerd_config(add_dirty(changes, wanted, dirty), changed=other_config)
+
+    async def _containerd_differs(self, wanted: Effective) -> bool:
+        """Look at the real file (W16); if containerd cannot be asked, the step that would write it says why."""
+        if wanted.runtime is None:
+            return False
+        try:
+            return await self._containerd.differs(wanted.runtime)
+        except AgentError as error:
+            log.debug("Configuration of containerd not looked at", error=error)
+            return True
+
+    async def _due_in_place(self, desired: Desired, last: Decoded | None) -> InPlaceChanges:
+        if desired.decoded.config.spec.in_place_updates is None or last is None:
+            return InPlaceChanges()
+        version = await self._in_place.operating_system_version()
+        return in_place_changes(desired.decoded.config, last.config, version)
+
+    def _touched_by_desired(self) -> Touched:
+        """Return what the OSC that was asked for last may have touched, for when the journal that knew is lost."""
+        try:
+            content = core_files.read_optional(self._paths.desired)
+            if content is None:
+                return Touched()
+            return Touched.of(effective(codec.decode(content).config, hostname=self._hostname()))
+        except AgentError as error:
+            log.error("Desired operating system config unreadable", error=error)
+            return Touched()
+
+    def _compare_with_disk(self, wanted: Effective) -> Dirty:
+        """Find what differs on the disk, for when the journal cannot tell (contract 6.4 d)."""
+        findings = list(inspect(wanted, loaded_units=None, root=self._paths.root))
+        log.error("State files are damaged, compared with the disk", findings=len(findings))
+        return dirty_of(findings)
+
+    def _say(self, desired: Desired, changes: Changes, *, resumed: bool) -> None:
+        if self._stated == desired.checksum and not changes:
+            return
+        self._stated = desired.checksum
+        log.info(
+            "Operating system config read",
+            checksum=desired.checksum[:12],
+            resumed=resumed,
+            filesChanged=len(changes.files_changed),
+            filesDeleted=len(changes.files_deleted),
+            unitsChanged=len(changes.units_changed),
+            unitsDeleted=len(changes.units_deleted),
+            registries=len(changes.registries_desired) + len(changes.registries_deleted),
+            **({"inPlace": list(changes.in_place.names)} if changes.in_place else {}),
+        )
+
+
+def dirty_of(findings: Iterable[Finding]) -> Dirty:
+    """Return what has to be written again for these findings."""
+    found = tuple(findings)
+    return Dirty(
+        frozenset(finding.path for finding in found if finding.path),
+        frozenset(finding.unit for finding in found if finding.unit),
+    )
+
+
+def secret_digests(files: Iterable[File], contents: Mapping[str, bytes | AgentError]) -> dict[str, str]:
+    """Return the digests of contents that came from Secrets, by path."""
+    return {
+        file.path: digest(content)
+        for file in files
+        if file.content.secret_ref is not None and isinstance(content := contents.get(file.path), bytes)
+    }
