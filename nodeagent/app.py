@@ -3,7 +3,6 @@
 Source: gardener cmd/gardener-node-agent/app/app.go (contract 1.4); architecture, section 3.
 """
 
-import asyncio
 import os
 import threading
 from collections.abc import Sequence

@@ -22,6 +22,10 @@ from osc.merge import Effective, Runtime
 from osc.types import OWN_UNIT, UNIT_DIRECTORY, DropIn, File, Registry, Unit
 from osc.validation import check_name, check_path, folders_of
 
+KUBELET_UNIT = "kubelet.service"
+CPU_MANAGER_STATE = "/var/lib/kubelet/cpu_manager_state"
+"""The kubelet refuses to start with another policy while this is there."""
+
 _NOTHING: frozenset[str] = frozenset()
 
 
@@ -283,6 +287,8 @@ class _Planner:
             unit = self._units.get(change.unit.name, change.unit)
             write = self._write_unit(change, unit, _obstacles(first, unit.written_paths()))
             yield write
+            if unit.name == KUBELET_UNIT and self._changes.in_place.kubelet_cpu_manager_policy:
+                yield RemoveFile(name=CPU_MANAGER_STATE, after=frozenset((write.id,)))
             after = frozenset((write.id,))
             if unit.enable is False and unit.name != OWN_UNIT:
                 yield DisableUnit(name=unit.name, after=after)

@@ -88,6 +88,7 @@ class FakeSystemd:
         refuse_login: authentication ends with an end of file.
         refuse_next: so many calls of unit files are refused.
         received: members of all calls that came.
+        jobs: kind and unit of all jobs that were queued.
     """
 
     def __init__(self, root: Path) -> None:
@@ -101,6 +102,7 @@ class FakeSystemd:
         self.refuse_login = False
         self.refuse_next = 0
         self.received: list[str] = []
+        self.jobs: list[tuple[str, str]] = []
         self._called: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self._jobs = 0
         self._serial = 0
@@ -345,6 +347,7 @@ class FakeSystemd:
         if unit.job is not None:
             self._finish(unit.job, "canceled")
         self._jobs += 1
+        self.jobs.append((kind, name))
         job = FakeJob(self._jobs, unit, kind)
         unit.job = job
         return job, lambda: self._run(job)

@@ -1,7 +1,8 @@
 """An event loop whose clock jumps to the next timer when nothing is left to do.
 
 `await asyncio.sleep(600)` in a test costs nothing and happens in the right order. While a thread works for the loop
-(`asyncio.to_thread`) time stands still, as the loop cannot know how long that would have taken.
+(`asyncio.to_thread`), or a program that it started runs, time stands still, as the loop cannot know how long that would
+have taken.
 """
 
 import asyncio
@@ -58,6 +59,18 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         future = super().run_in_executor(executor, func, *args)
         future.add_done_callback(self._thread_done)
         return future
+
+    async def subprocess_exec(self, *args: Any, **kwargs: Any) -> Any:
+        """Stop the clock until the program has ended."""
+        self.threads += 1
+        try:
+            transport, protocol = await super().subprocess_exec(*args, **kwargs)
+        except BaseException:
+            self.threads -= 1
+            raise
+        self._ending = asyncio.ensure_future(transport._wait())  # type: ignore[attr-defined]  # noqa: TID251 - of the loop itself
+        self._ending.add_done_callback(self._thread_done)
+        return transport, protocol
 
     def _thread_done(self, _future: "asyncio.Future[Any]") -> None:
         self.threads -= 1

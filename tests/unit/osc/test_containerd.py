@@ -64,8 +64,9 @@ def test_the_old_directory_of_cni_goes_where_a_list_replaces_it() -> None:
 
 def test_settings_without_cgroup_driver_leave_it_alone() -> None:
     """Contract 6.14: the key is written only if the OSC says something; `cgroupfs` means false."""
-    assert "containerd" not in patched({"version": 2}, Runtime(sandbox_image="p"), "1.6")["plugins"][OLD]  # type: ignore[index]
-    after: Any = patched({"version": 2}, Runtime(sandbox_image="p", cgroup_driver="cgroupfs"), "1.6")
+    after: Any = patched({"version": 2}, Runtime(sandbox_image="p"), "1.6")
+    assert "containerd" not in after["plugins"][OLD]
+    after = patched({"version": 2}, Runtime(sandbox_image="p", cgroup_driver="cgroupfs"), "1.6")
     assert after["plugins"][OLD]["containerd"]["runtimes"]["runc"]["options"]["SystemdCgroup"] is False
 
 

@@ -290,7 +290,7 @@ def test_w08_a_path_out_of_the_image_is_refused(image: str, path: str) -> None:
 
 def test_versions_of_an_update_in_place_must_be_versions() -> None:
     """Contract 6.13: what cannot be compared is said before anything is changed."""
-    document = {"spec": {"inPlaceUpdates": {"operatingSystemVersion": "new", "kubelet": "1.34.4"}}}
+    document: dict[str, object] = {"spec": {"inPlaceUpdates": {"operatingSystemVersion": "new", "kubelet": "1.34.4"}}}
     assert problems(document) == ["spec.inPlaceUpdates.operatingSystemVersion: must be a version"]
 
 

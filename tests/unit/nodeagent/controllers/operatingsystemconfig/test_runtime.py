@@ -3,6 +3,7 @@
 import asyncio
 import tomllib
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ def hosts(upstream: str) -> str:
 @pytest.fixture
 def runtime(node: OscAgent) -> OscAgent:
     """A node whose operating system has containerd."""
-    node.host.add_unit("containerd.service", active=True)
+    node.host.write_unit("containerd.service", SLEEP)
     return node
 
 
@@ -35,13 +36,13 @@ async def test_containerd_is_configured_and_restarted_once(runtime: OscAgent) ->
         config = tomllib.loads(runtime.read(CONFIG) or "")
         assert config["root"] == "/var/lib/containerd"
         assert config["plugins"]["io.containerd.grpc.v1.cri"]["sandbox_image"] == "pause"
-        assert runtime.host.restarts("containerd.service") == 1
+        assert runtime.host.jobs.count(("restart", "containerd.service")) == 1
         assert "containerruntimes" in (
             runtime.read("/etc/systemd/system/containerd.service.d/30-env_config.conf") or ""
         )
         runtime.publish(files=[inline("/a", "1")], criConfig=containerd())
         await runtime.reconcile()
-        assert runtime.host.restarts("containerd.service") == 1
+        assert runtime.host.jobs.count(("restart", "containerd.service")) == 1
 
 
 async def test_w16_an_unchanged_configuration_is_neither_written_nor_a_reason_to_restart(runtime: OscAgent) -> None:
@@ -60,7 +61,7 @@ async def test_w16_an_unchanged_configuration_is_neither_written_nor_a_reason_to
         )
         await runtime.reconcile()
         assert "pause" in path.read_text()
-        assert runtime.host.restarts("containerd.service") == 2
+        assert runtime.host.jobs.count(("restart", "containerd.service")) == 2
 
 
 async def test_a_containerd_that_does_not_answer_holds_nothing_else_back(runtime: OscAgent) -> None:
@@ -93,7 +94,7 @@ async def test_registries_come_and_go(runtime: OscAgent) -> None:
         assert not (runtime.root / "etc/containerd/certs.d/b").exists()
         assert (runtime.root / "etc/containerd/certs.d/foreign").exists()
         assert runtime.applied() == checksum
-        assert runtime.host.restarts("containerd.service") == 1
+        assert runtime.host.jobs.count(("restart", "containerd.service")) == 1
 
 
 async def test_a_dead_mirror_holds_nothing_back_but_itself(runtime: OscAgent) -> None:
@@ -118,7 +119,7 @@ async def test_a_dead_mirror_holds_nothing_back_but_itself(runtime: OscAgent) ->
 
 async def test_w12_only_new_registries_are_probed(runtime: OscAgent) -> None:
     """Contract 9 W12: a registry that is in use already is not probed again for another OSC, though its mirror is down."""
-    alive = {"upstream": "m", "hosts": [], "readinessProbe": True}
+    alive: dict[str, Any] = {"upstream": "m", "hosts": [], "readinessProbe": True}
     async with runtime.connected(), await asyncio.start_server(_answer, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         alive["hosts"] = [{"url": f"http://127.0.0.1:{port}"}]
@@ -166,7 +167,7 @@ async def test_an_image_that_takes_long_holds_back_only_what_needs_it(node: OscA
     """Issue section 2: while an image is pulled, everything that does not need it is applied, and its unit is not started."""
     node.images.images[IMAGE] = {"/kubelet": b"binary"}
     node.images.blocked = asyncio.Event()
-    units = [
+    units: list[dict[str, Any]] = [
         {"name": "kubelet.service", "content": SLEEP, "filePaths": ["/opt/bin/kubelet"]},
         {"name": "other.service", "content": SLEEP},
     ]
@@ -174,12 +175,12 @@ async def test_an_image_that_takes_long_holds_back_only_what_needs_it(node: OscA
     async with node.connected():
         async with asyncio.TaskGroup() as group:
             group.create_task(node.reconcile())
-            while "other.service" not in node.host.units or node.host.units["other.service"].active_state != "active":
-                await asyncio.sleep(0.01)
+            await node.host.wait_called("RestartUnit")
+            assert node.host.jobs == [("restart", "other.service")]
             assert node.read("/a") == "1"
-            assert node.host.restarts("kubelet.service") == 0
+            assert node.host.jobs.count(("restart", "kubelet.service")) == 0
             node.images.blocked.set()
-        assert node.host.restarts("kubelet.service") == 1
+        assert node.host.jobs.count(("restart", "kubelet.service")) == 1
 
 
 async def test_an_image_that_cannot_be_pulled_fails_alone(node: OscAgent) -> None:
@@ -194,8 +195,8 @@ async def test_an_image_that_cannot_be_pulled_fails_alone(node: OscAgent) -> Non
             await node.reconcile()
         assert node.read("/a") == "1"
         assert node.host.units["other.service"].active_state == "active"
-        assert node.host.restarts("kubelet.service") == 0
+        assert node.host.jobs.count(("restart", "kubelet.service")) == 0
         node.images.images[IMAGE] = {"/kubelet": b"binary"}
         await node.reconcile()
-        assert node.host.restarts("kubelet.service") == 1
+        assert node.host.jobs.count(("restart", "kubelet.service")) == 1
         assert node.applied() == checksum

@@ -1,0 +1,308 @@
+"""Updates in place: gate, operating system, kubelet, credentials, pods, result."""
+
+import asyncio
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from agents.core.errors import RetriableError
+from agents.kube.errors import Unavailable
+from agents.kube.models import NODES, PODS
+from nodeagent.controllers.operatingsystemconfig.inplace import RolledBack, UpdateFailed, WaitingForReboot
+from tests.support.osc_agent import SLEEP, OscAgent, inline
+
+KUBELET = "/var/lib/kubelet/config/kubelet"
+RESULT = "node.machine.sapcloud.io/update-result"
+REASON = "node.machine.sapcloud.io/update-failed-reason"
+UPDATING = "node-agent.gardener.cloud/updating-operating-system-version"
+ROTATED = {"lastInitiationTime": "2026-01-01T00:00:00Z"}
+
+
+def publish(
+    node: OscAgent,
+    *,
+    os: str = "1.0.0",
+    command: str = "",
+    args: tuple[str, ...] = (),
+    rotation: Any = None,
+    **kubelet: Any,
+) -> str:
+    """Publish an OSC for updates in place; the command is a shell's."""
+    wanted = {"operatingSystemVersion": os, "kubelet": "1.34.1", "credentialsRotation": rotation}
+    update = {"osUpdate": {"command": "/bin/sh", "args": ["-c", command, *args]}} if command else None
+    return node.publish(
+        files=[inline(KUBELET, json.dumps(kubelet)), inline("/etc/os", os)],
+        units=[{"name": "kubelet.service", "content": SLEEP, "filePaths": [KUBELET]}],
+        inPlaceUpdates=wanted,
+        status={"inPlaceUpdates": update},
+    )
+
+
+def run_os(node: OscAgent, version: str) -> None:
+    """Let the machine run a version of its operating system."""
+    path = node.paths.os_release
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f'NAME=x\nPRETTY_NAME="Some Linux {version} (name)"\n')
+
+
+def drain(node: OscAgent) -> None:
+    """Do what machine-controller-manager does before an update."""
+    document = node.node()
+    conditions = [{"type": "InPlaceUpdate", "status": "True", "reason": "ReadyForUpdate"}]
+    node.api.put(NODES, {**document, "status": {"conditions": conditions}})
+
+
+def metadata(node: OscAgent) -> tuple[str | None, str | None, str | None]:
+    """Return result, reason and attempted version as the Node has them."""
+    found = node.node()["metadata"]
+    annotations = found.get("annotations", {})
+    return found.get("labels", {}).get(RESULT), annotations.get(REASON), annotations.get(UPDATING)
+
+
+@pytest.fixture
+async def updated(node: OscAgent) -> OscAgent:
+    """A node that runs version 1.0.0 and has applied a first OSC."""
+    run_os(node, "1.0.0")
+    publish(node)
+    async with node.connected():
+        await node.reconcile()
+    node.start_process()
+    return node
+
+
+async def test_nothing_is_changed_before_the_node_is_drained(updated: OscAgent) -> None:
+    """Contract 6.13: the gate; the Node's event opens it. Also containerd's file waits (W16)."""
+    checksum = publish(updated, evictionHard={"memory.available": "5%"})
+    async with updated.controlling():
+        await asyncio.sleep(60)
+        assert updated.read(KUBELET) == "{}"
+        assert updated.status_document()["phase"] == "waitingForDrain"
+        drain(updated)
+        await asyncio.sleep(1)
+        assert "5%" in (updated.read(KUBELET) or "")
+        assert updated.applied() == checksum
+        assert metadata(updated) == ("successful", None, None)
+
+
+async def test_a_failed_update_is_repeated_without_drain(updated: OscAgent) -> None:
+    """Contract 6.13: the label opens the gate too."""
+    updated.node()["metadata"].setdefault("labels", {})[RESULT] = "failed"
+    updated.api.put(NODES, updated.node())
+    checksum = publish(updated, cpuManagerPolicy="static")
+    async with updated.connected():
+        await updated.reconcile()
+    assert (updated.applied(), metadata(updated)[0]) == (checksum, "successful")
+
+
+async def test_the_cpu_managers_state_goes_with_its_policy(updated: OscAgent) -> None:
+    """Contract 6.6: removed once, before the kubelet starts with the other policy."""
+    state = updated.paths.kubelet / "cpu_manager_state"
+    state.parent.mkdir(parents=True, exist_ok=True)
+    state.write_text("{}")
+    drain(updated)
+    publish(updated, cpuManagerPolicy="static")
+    async with updated.connected():
+        await updated.reconcile()
+    assert not state.exists()
+
+
+async def test_the_operating_system_is_updated_and_the_reboot_awaited(updated: OscAgent) -> None:
+    """Contract 6.13: annotation, command without a shell around it, terminal wait; after the reboot pods go and all is well."""
+    drain(updated)
+    checksum = publish(updated, os="2.0", command=f'echo "$0" > {updated.root}/called', args=("2.0",))
+    updated.run_pod("static")
+    async with updated.connected():
+        with pytest.raises(WaitingForReboot):
+            await updated.reconcile()
+        assert updated.read("/called") == "2.0\n"
+        assert metadata(updated) == (None, None, "2.0")
+        assert updated.read("/etc/os") == "2.0"
+        updated.start_process()
+    async with updated.connected():
+        with pytest.raises(WaitingForReboot):
+            await updated.reconcile()
+        assert metadata(updated)[0] is None, "an agent that was started again is no machine that was"
+        updated.paths.operating_system_update.unlink()
+        run_os(updated, "2.0.7")
+        updated.start_process()
+    async with updated.connected():
+        await updated.reconcile()
+    assert (updated.applied(), metadata(updated)) == (checksum, ("successful", None, None))
+    assert updated.api.stored(PODS) == []
+
+
+async def test_a_rolled_back_update_waits_for_a_person(updated: OscAgent) -> None:
+    """Contract 6.13, 6.10: the machine came back with the old system: marked failed once, no retry until new input."""
+    drain(updated)
+    publish(updated, os="2.0", command="true")
+    async with updated.connected():
+        with pytest.raises(WaitingForReboot):
+            await updated.reconcile()
+        updated.paths.operating_system_update.unlink()  # a reboot empties /run
+        updated.start_process()
+    async with updated.connected():
+        for _ in range(2):
+            with pytest.raises(RolledBack):
+                await updated.reconcile()
+            result, reason, _version = metadata(updated)
+            assert result == "failed"
+            assert "1.0.0" in (reason or "")
+            assert "2.0" in (reason or "")
+
+
+@pytest.mark.parametrize(
+    "command", ["echo invalid arguments; exit 3", "kill -9 $$", "head -c 10485760 /dev/zero | tr '\\0' x; exit 1"]
+)
+async def test_w36_a_failed_update_is_said_in_at_most_4_kib(updated: OscAgent, command: str) -> None:
+    """Contract 9 W36, 6.13: no retry but the back-off; the reason is cut."""
+    drain(updated)
+    publish(updated, os="2.0", command=command)
+    async with updated.connected():
+        with pytest.raises(UpdateFailed):
+            await updated.reconcile()
+    result, reason, _version = metadata(updated)
+    assert result == "failed"
+    assert 10 < len(reason or "") <= 4096
+
+
+async def test_w36_both_errors_are_kept_if_the_node_cannot_be_told(updated: OscAgent) -> None:
+    """Contract 9 W36: the update's failure is not lost behind the failed patch."""
+    drain(updated)
+    async with updated.connected():
+        node = updated.identity.node
+        assert node is not None
+        updated.api.fail(Unavailable("node away"), path="/api/v1/nodes", method="PATCH")
+        with pytest.raises(UpdateFailed) as raised:
+            await updated.in_place._fail(node, "disk broken")
+    assert "disk broken" in str(raised.value.fields["problem"])
+    assert "node away" in str(raised.value.fields["cause"])
+
+
+async def test_w19_network_problems_are_retried_for_five_minutes(updated: OscAgent) -> None:
+    """Contract 9 W19, 6.13: every 30 s for 5 min, then failed, and again after 10 min."""
+    drain(updated)
+    publish(updated, os="2.0", command=f"echo x >> {updated.root}/tries; echo Network Problems; exit 1")
+    async with updated.connected():
+        started, tries = updated.clock.monotonic(), 1
+        while (await updated.reconcile()).requeue_after == timedelta(seconds=30):
+            assert metadata(updated)[0] is None
+            updated.clock.advance(30)
+            tries += 1
+        assert updated.clock.monotonic() - started >= 300
+        assert metadata(updated)[0] == "failed"
+        assert (updated.read("/tries") or "").count("x") == tries > 2
+
+
+async def test_w19_an_unhealthy_kubelet_has_five_minutes(updated: OscAgent) -> None:
+    """Contract 9 W19, 6.13: looked at every 5 s; then the Node says failed. No pass blocks meanwhile."""
+    drain(updated)
+    publish(updated, cpuManagerPolicy="static")
+    updated.machine.kubelet_problem = RetriableError("kubelet says no", status=500)
+    async with updated.connected():
+        assert (await updated.reconcile()).requeue_after == timedelta(seconds=5)
+        updated.clock.advance(280)
+        assert (await updated.reconcile()).requeue_after == timedelta(seconds=5)
+        updated.clock.advance(20)
+        with pytest.raises(UpdateFailed):
+            await updated.reconcile()
+        assert metadata(updated)[0] == "failed"
+        updated.machine.kubelet_problem = None
+        await updated.reconcile()
+        assert metadata(updated) == ("successful", None, None)
+
+
+async def test_an_osc_without_a_command_says_so(updated: OscAgent) -> None:
+    """Contract 6.13: command and version are required."""
+    drain(updated)
+    publish(updated, os="2.0")
+    async with updated.connected():
+        with pytest.raises(UpdateFailed, match="no command"):
+            await updated.reconcile()
+    assert metadata(updated)[0] == "failed"
+
+
+async def test_service_account_keys_are_rotated_by_reading_all_tokens_again(updated: OscAgent) -> None:
+    """Contract 6.13, step 4."""
+    drain(updated)
+    checksum = publish(updated, rotation={"serviceAccountKey": ROTATED})
+    async with updated.connected():
+        await updated.reconcile()
+    assert (updated.machine.resyncs, updated.applied()) == (1, checksum)
+
+
+def give_kubelet_credentials(node: OscAgent, text: str) -> None:
+    """Let the kubelet have a kubeconfig and a certificate."""
+    certificate = node.paths.kubelet_client_certificate
+    certificate.parent.mkdir(parents=True, exist_ok=True)
+    certificate.write_text(text)
+    node.paths.kubelet_kubeconfig.write_text('{"contexts": [{"name": "default-context"}], "current-context": "x"}')
+
+
+async def test_certificate_authorities_are_rotated(updated: OscAgent) -> None:
+    """Contract 6.13, steps 5 and 6: our certificate, then the kubelet bootstraps anew with its old one; we start again."""
+    drain(updated)
+    give_kubelet_credentials(updated, "old")
+    seen: list[dict[str, Any]] = []
+
+    def bootstrap() -> None:
+        assert not updated.paths.kubelet_kubeconfig.exists()
+        assert not updated.paths.kubelet_client_certificate.exists()
+        seen.append(json.loads(updated.paths.kubelet_bootstrap_kubeconfig.read_text()))
+        give_kubelet_credentials(updated, "new")
+
+    updated.machine.on_restart = bootstrap
+    publish(updated, rotation={"certificateAuthorities": ROTATED})
+    async with updated.connected():
+        await updated.reconcile()
+        assert updated.restart_reason() == "client certificate renewed"
+        updated.start_process()
+    assert (updated.machine.renewals, updated.machine.kubelet_restarts) == (1, 1)
+    assert seen[0]["users"][0]["user"] == {"client-certificate-data": "b2xk", "client-key-data": "b2xk"}
+    assert seen[0]["clusters"][0]["cluster"] == {"server": "https://api", "certificate-authority": "/ca.crt"}
+    assert seen[0]["contexts"] == [{"name": "default-context"}]
+    async with updated.connected():
+        await updated.reconcile()
+    assert metadata(updated)[0] == "successful"
+    assert [path.name for path in updated.paths.kubelet.iterdir() if path.name.startswith(".")] == []
+
+
+async def test_w30_a_failed_rotation_gives_the_kubelet_back_what_it_had(updated: OscAgent) -> None:
+    """Contract 9 W30: moved aside and not deleted; restored when the kubelet does not become healthy."""
+    drain(updated)
+    give_kubelet_credentials(updated, "old")
+    publish(updated, rotation={"certificateAuthorities": ROTATED})
+    async with updated.connected():
+        await updated.reconcile()
+        assert not updated.paths.kubelet_client_certificate.exists()
+        updated.clock.advance(300)
+        with pytest.raises(UpdateFailed):
+            await updated.reconcile()
+    assert updated.paths.kubelet_client_certificate.read_text() == "old"
+    assert "default-context" in updated.paths.kubelet_kubeconfig.read_text()
+    assert updated.machine.kubelet_restarts == 2
+    assert metadata(updated)[0] == "failed"
+
+
+async def test_w30_no_rotation_with_empty_credentials(updated: OscAgent) -> None:
+    """Contract 9 W30: without a client certificate nothing is moved, and the kubelet is not restarted."""
+    drain(updated)
+    give_kubelet_credentials(updated, "")
+    publish(updated, rotation={"certificateAuthorities": ROTATED})
+    async with updated.connected():
+        with pytest.raises(RetriableError, match="client certificate"):
+            await updated.reconcile()
+    assert updated.paths.kubelet_kubeconfig.exists()
+    assert updated.machine.kubelet_restarts == 0
+
+
+async def test_w35_without_a_node_an_update_waits(agent: OscAgent) -> None:
+    """Contract 9 W35: no Node object is no crash."""
+    run_os(agent, "1.0.0")
+    publish(agent)
+    async with agent.connected():
+        await agent.reconcile()
+        publish(agent, cpuManagerPolicy="static")
+        assert (await agent.reconcile()).requeue_after == timedelta(seconds=5)
+    assert agent.read(KUBELET) == "{}"
