@@ -40,6 +40,16 @@ def content(**sources: Any) -> Document:
     return {"path": "/opt/test/f", "content": sources}
 
 
+def containerd(**section: Any) -> dict[str, Any]:
+    """Return settings of containerd."""
+    return {"name": "containerd", "containerd": {"sandboxImage": "x", **section}}
+
+
+def registry(upstream: str) -> Callable[[Document], None]:
+    """Return a change that brings a registry."""
+    return set_spec(criConfig=containerd(registries=[{"upstream": upstream}]))
+
+
 OWN = "/var/lib/gardener-node-agent"
 REFUSED: dict[str, tuple[Callable[[Document], None], str]] = {
     "kind": (lambda document: document.update(kind="Pod"), "kind"),
@@ -66,15 +76,19 @@ REFUSED: dict[str, tuple[Callable[[Document], None], str]] = {
     "tmp": (add_files(inline(f"{OWN}/tmp/x")), "spec.files[5].path"),
     "desired": (add_files(inline(f"{OWN}/desired-osc.yaml")), "spec.files[5].path"),
     "wrong type": (add_files({"path": 5, "content": {}}), "spec.files[5].path"),
-    "containerd": (
-        set_spec(criConfig={"name": "containerd", "containerd": {"sandboxImage": "x"}}),
-        "spec.criConfig.containerd",
+    "upstream above": (registry(".."), "spec.criConfig.containerd.registries[0].upstream"),
+    "empty upstream": (registry(""), "spec.criConfig.containerd.registries[0].upstream"),
+    "upstream with a slash": (registry("a/b"), "spec.criConfig.containerd.registries[0].upstream"),
+    "plugin values": (
+        set_spec(criConfig=containerd(plugins=[{"path": ["a"], "values": "text"}])),
+        "spec.criConfig.containerd.plugins[0].values",
     ),
-    "imageRef": (
-        add_files(content(imageRef={"image": "x", "filePathInImage": "/x"})),
-        "spec.files[5].content.imageRef",
+    "way out of an image": (
+        add_files(content(imageRef={"image": "x", "filePathInImage": "/../etc/shadow"})),
+        "spec.files[5].content.imageRef.filePathInImage",
     ),
-    "inPlaceUpdates": (set_spec(inPlaceUpdates={"operatingSystemVersion": "1.0"}), "spec.inPlaceUpdates"),
+    "no static pod": (add_files(inline("/etc/kubernetes/manifests/x.yaml", "kind: Service")), "manifests/x.yaml"),
+    "no version": (set_spec(inPlaceUpdates={"operatingSystemVersion": "new"}), "spec.inPlaceUpdates"),
 }
 
 
@@ -131,18 +145,6 @@ def test_all_problems_are_named_at_once(worker: Worker) -> None:
     )
     logged = [line for line in worker.machine.journal(AGENT_UNIT).splitlines() if complete(line)]
     assert len(logged) == 1
-
-
-def test_serial_mode_is_refused_by_name(worker: Worker) -> None:
-    """The annotation for serial reconciliation needs a part that is not there: refused with its path."""
-    before = state(worker)
-    path = f"/api/v1/namespaces/kube-system/secrets/{worker.base.pool.secret_name}"
-    annotation = "reconciliation.osc.node-agent.gardener.cloud/serial"
-    worker.lab.api.patch(path, {"metadata": {"annotations": {annotation: "true"}}})
-    worker.publish(worker.base.with_file("/etc/motd-of-test", "x"))
-    worker.wait_event("OSCInvalid", containing=annotation)
-    assert state(worker) == before
-    worker.lab.api.patch(path, {"metadata": {"annotations": {annotation: None}}})
 
 
 def test_unknown_fields_survive_in_last_applied(worker: Worker) -> None:

@@ -56,10 +56,11 @@ def test_the_old_directory_of_cni_goes_where_a_list_replaces_it() -> None:
         "root": "/x",
         "plugins": {RUNTIME: {"cni": {"bin_dir": "/old", "max": 1}}, "other": {"a": 1}},
     }
+    original = json.dumps(before)
     after: Any = patched(before, SETTINGS, "2.2.1")
     assert after["plugins"][RUNTIME]["cni"] == {"bin_dirs": ["/opt/cni/bin"], "max": 1}
     assert (after["root"], after["plugins"]["other"]) == ("/x", {"a": 1})
-    assert before["plugins"][RUNTIME]["cni"] == {"bin_dir": "/old", "max": 1}, "the argument is not changed"
+    assert json.dumps(before) == original, "the argument is not changed"
 
 
 def test_settings_without_cgroup_driver_leave_it_alone() -> None:
