@@ -133,11 +133,11 @@ class Journal:
         *,
         touched: Touched | None = None,
         secret_digests: Mapping[str, str] | None = None,
-    ) -> None:
+    ) -> Changes:
         """Record what is to be done, before the first change to the machine.
 
         Also for an apply that goes on with more changes than it began with. What earlier, unfinished applies touched
-        stays recorded.
+        stays recorded, and a restart of the agent that one of them owes is owed by this one.
 
         Args:
             checksum: of the OSC.
@@ -145,10 +145,15 @@ class Journal:
             touched: more that may differ from last-applied, where the caller knows better than the file did.
             secret_digests: by path, of the secretRef contents; None keeps those recorded before.
 
+        Returns:
+            The changes to be carried out.
+
         Raises:
             FileError: it is not on the disk, nothing may be changed.
         """
         known = self.pending or Pending(checksum)
+        if known.changes.own_restart is OwnRestart.REQUIRED:
+            changes = replace(changes, own_restart=OwnRestart.REQUIRED)
         self._current = Pending(
             checksum,
             changes,
@@ -160,6 +165,7 @@ class Journal:
         self._finished.clear()
         self._parts.clear()
         self._save(sync=True)
+        return changes
 
     def done(self, *steps: Step) -> None:
         """Record that these steps succeeded. Written to the file now or with one of the next calls.

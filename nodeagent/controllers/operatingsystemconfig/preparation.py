@@ -120,7 +120,7 @@ class Preparation:
                 containerd_config=other_config,
                 in_place=due,
             )
-        await run_to_end(
+        changes = await run_to_end(
             self._journal.begin, desired.checksum, changes, touched=touched, secret_digests={**before, **now}
         )
         document = await asyncio.to_thread(dump_state, desired.decoded.document)

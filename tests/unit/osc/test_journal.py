@@ -11,7 +11,7 @@ from osc.codec import decode
 from osc.diff import Changes, OwnRestart, Touched, UnitChange, UnitCommand, diff
 from osc.journal import Journal
 from osc.merge import Effective
-from osc.plan import Step, plan
+from osc.plan import RestartAgent, Step, plan
 from osc.types import File, Unit
 from tests.support.clock import FakeClock
 
@@ -351,3 +351,12 @@ def test_use_before_begin_is_a_bug(disk: Disk, clock: FakeClock) -> None:
         disk.journal(clock).done(plan(diff(NEW, old=None), NEW).steps[0])
     with pytest.raises(FatalError):
         disk.journal(clock).own_bytes_changed()
+
+
+def test_a_restart_that_is_owed_is_owed_by_the_next_osc_too(disk: Disk, clock: FakeClock) -> None:
+    """Contract 1.8, 6.4: our bytes changed for an OSC that was superseded before the restart; the next one restarts us."""
+    journal = disk.journal(clock)
+    journal.begin("one", Changes(own_restart=OwnRestart.REQUIRED))
+    assert journal.begin("two", Changes()).own_restart is OwnRestart.REQUIRED
+    journal.done(RestartAgent(required=True))
+    assert journal.begin("three", Changes()).own_restart is OwnRestart.NONE

@@ -68,8 +68,7 @@ class OneProcess:
         pending = self.journal.pending
         touched = pending.touched if pending else Touched()
         changes = diff(desired, old=old, touched=touched, dirty=dirty)
-        self.journal.begin(checksum, changes)
-        return changes
+        return self.journal.begin(checksum, changes)
 
     def _note(self, step: Step, steps: tuple[Step, ...], changed: set[str]) -> None:
         watched = frozenset[str]().union(*(other.watched for other in steps if isinstance(other, RestartAgent)))
