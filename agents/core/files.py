@@ -148,6 +148,17 @@ def ensure_directory(path: Path, *, mode: int = DIRECTORY_MODE) -> None:
         raise FileError("directory not created", path, error) from error
 
 
+def open_directory(path: Path) -> int:
+    """Return a descriptor of a directory that exists, reached as confined as any write; the caller closes it.
+
+    Raises:
+        OSError: it is missing, or no directory.
+        UnsafePath: somebody else could have placed a link on the way.
+    """
+    with _walk(path / "_") as (directory, _name):
+        return os.dup(directory)
+
+
 def temporary_name(name: str) -> str:
     """Return the name under which a file is written before it is renamed to `name`."""
     plain = f".{name}.tmp"
