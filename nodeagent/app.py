@@ -38,6 +38,7 @@ from nodeagent.host.machine_name import read_machine_name
 from nodeagent.host.node_events import reference
 from nodeagent.host.node_identity import NodeIdentity, hostname_selector
 from nodeagent.host.units_in_use import UnitsInUse
+from nodeagent.node_controllers import NodeParts, new_controllers
 from nodeagent.paths import Paths
 from nodeagent.startup.file_consistency import FileConsistency
 from nodeagent.startup.kubelet_bootstrap_kubeconfig import KubeletBootstrapKubeconfig
@@ -50,16 +51,17 @@ from systemd.notify import Notifier
 NAMESPACE = "kube-system"
 
 
-async def run(config: NodeAgentConfiguration, notify_socket: str) -> int:
+async def run(config: NodeAgentConfiguration, config_path: Path, *, ctr: CtrSettings, notify_socket: str) -> int:
     """Run the controllers until something ends the process; returns the exit code."""
-    return await _Process(config, notify_socket).run()
+    return await _Process(config, config_path, ctr, notify_socket).run()
 
 
 class _Process:
     """What lives as long as the process does."""
 
-    def __init__(self, config: NodeAgentConfiguration, notify_socket: str) -> None:
+    def __init__(self, config: NodeAgentConfiguration, config_path: Path, ctr: CtrSettings, notify_socket: str) -> None:
         self._config = config
+        self._config_path = config_path
         self._notifier = Notifier(address=notify_socket)
         self._paths = Paths()
         self._clock: Clock = SystemClock()
@@ -74,9 +76,9 @@ class _Process:
         )
         self._status = status.StatusBoard(path=self._paths.status, clock=self._clock, version=GARDENER_VERSION)
         self._hostname = read_hostname()
-        self._containerd = Containerd(CtrSettings.from_environment(os.environ))
+        self._containerd = Containerd(ctr)
         self._kubelet = Kubelet()
-        self._images = CtrImageExtractor(paths=self._paths, ctr=Ctr(CtrSettings.from_environment(os.environ)))
+        self._images = CtrImageExtractor(paths=self._paths, ctr=Ctr(ctr))
         self._clients = ClientFactory(clock=self._clock, rng=self._rng, observe=self._metrics.observe_request)
         self._credentials = CredentialsManager(
             config=config,
@@ -170,8 +172,27 @@ class _Process:
                 client=client, nodes=shoot.nodes, identity=shoot.identity, clock=self._clock, renewed=self._renewed
             )
         )
+        for controller in new_controllers(self._node_parts()):
+            self._manager.add_controller(controller)
         self._manager.add_controller(status.new_controller(self._status))
         self._notifier.ready()
+
+    def _node_parts(self) -> NodeParts:
+        return NodeParts(
+            config=self._config,
+            config_path=self._config_path,
+            client=self._shoot.cluster.client,
+            recorder=self._shoot.cluster.recorder,
+            nodes=self._shoot.nodes,
+            identity=self._shoot.identity,
+            units=self._units,
+            in_use=self._in_use,
+            containerd=self._containerd,
+            kubelet=self._kubelet,
+            shutdown=self._shutdown,
+            clock=self._clock,
+            paths=self._paths,
+        )
 
     def _new_osc_controller(self, resync: ChannelSource) -> OperatingSystemConfigController:
         shoot = self._shoot

@@ -34,6 +34,7 @@ files:
 
 environment:
   KUBECONFIG                                   replaces clientConnection.kubeconfig
+  CONTAINERD_ADDRESS, CONTAINERD_NAMESPACE     containerd's socket; where pulled images are recorded
   EXPERIMENTAL_DISABLE_KUBERNETES_VERSION_CHECK=true  accepts any Kubernetes version
 """
 
@@ -132,7 +133,7 @@ def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] 
         config=str(path),
     )
     try:
-        return _run(options, loaded, environment)
+        return _run(options, path, loaded, environment)
     except AgentError as error:
         log.error("Stopped by an error", error=error)
         print(f"error: {error}", flush=True)  # noqa: T201 - the console, as Gardener's agent does
@@ -141,12 +142,14 @@ def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] 
         return 0
 
 
-def _run(options: Options, loaded: config.NodeAgentConfiguration, environment: Mapping[str, str]) -> int:
+def _run(options: Options, path: Path, loaded: config.NodeAgentConfiguration, environment: Mapping[str, str]) -> int:
     """Run a command; what it imports is heavy, and not needed to print a version or a mistake."""
     if options.command == "run":
         from nodeagent.app import run
+        from nodeagent.host.ctr import CtrSettings
 
-        return asyncio.run(run(loaded, options.notify_socket))
+        ctr = CtrSettings.from_environment(environment)
+        return asyncio.run(run(loaded, path, ctr=ctr, notify_socket=options.notify_socket))
     from nodeagent import commands
 
     return asyncio.run(commands.bootstrap(loaded, environment))

@@ -101,6 +101,16 @@ class Paths:
         return self.root / "etc/os-release"
 
     @property
+    def restarts(self) -> Path:
+        """When the agent restarted what on its own account, in this boot of the machine."""
+        return self.root / "run/gardener-node-agent/restarts.json"
+
+    @property
+    def requested_restarts(self) -> Path:
+        """What was restarted for the annotation that is still on the Node."""
+        return self.root / "run/gardener-node-agent/requested-restarts.json"
+
+    @property
     def own_unit(self) -> Path:
         """Unit file of the agent."""
         return self.systemd / "gardener-node-agent.service"
@@ -114,6 +124,11 @@ class Paths:
     def kubelet(self) -> Path:
         """The kubelet's directory, 0755."""
         return self.root / "var/lib/kubelet"
+
+    @property
+    def runtime_disks(self) -> tuple[Path, ...]:
+        """Directories without whose file systems neither the kubelet nor containerd can work."""
+        return (self.kubelet, self.root / "var/lib/containerd", self.root / "run")
 
     @property
     def kubelet_bootstrap_kubeconfig(self) -> Path:

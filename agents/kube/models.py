@@ -35,6 +35,8 @@ class Condition(Projection):
     status: Text = ""
     reason: Text = ""
     message: Text = ""
+    last_transition_time: Text = ""
+    """As it stands in the object: it is only ever sent back."""
 
 
 class NodeAddress(Projection):

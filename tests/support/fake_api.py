@@ -1,7 +1,7 @@
 """An API server in memory, as the transport of a client: objects, versions, watches, and faults on demand.
 
 Knows what the tests need of the real one: create, read, list with selectors, PUT with a resource version, merge patches,
-delete, watch with bookmarks, 404, 409 and 410. `tests/integration/agents/kube/test_fake_api.py` plays one scenario on this and
+strategic merge patches of lists by type, delete, watch with bookmarks, 404, 409 and 410. `tests/integration/agents/kube/test_fake_api.py` plays one scenario on this and
 on a real kube-apiserver and compares.
 """
 
@@ -262,7 +262,11 @@ class FakeApi:
         return self._write((key.collection, key.namespace, key.name), body)
 
     def _patch(self, call: Call, key: _Key, body: Document) -> Document:
-        merged = _merged(self._existing(call, key), body, by_type="strategic" in call.content_type)
+        current = self._existing(call, key)
+        version = current["metadata"]["resourceVersion"]
+        if body.get("metadata", {}).get("resourceVersion", version) != version:
+            raise _error(call, 409, "Conflict")
+        merged = _merged(current, body, by_type="strategic" in call.content_type)
         return self._write((key.collection, key.namespace, key.name), merged)
 
     def _remove(self, call: Call, key: _Key, body: Document) -> Document:
@@ -330,6 +334,8 @@ def _merged(old: Document, patch: Document, *, by_type: bool) -> Document:
         elif isinstance(value, dict):
             before = result.get(key)
             result[key] = _merged(before if isinstance(before, dict) else {}, value, by_type=by_type)
+        elif by_type and isinstance(value, list) and {"$patch": "replace"} in value:
+            result[key] = [item for item in value if "$patch" not in item]
         elif by_type and isinstance(value, list) and all(isinstance(item, dict) and "type" in item for item in value):
             known = {item["type"]: item for item in result.get(key, [])}
             result[key] = list({**known, **{item["type"]: item for item in value}}.values())

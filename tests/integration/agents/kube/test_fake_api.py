@@ -74,6 +74,7 @@ async def nodes_and_leases(client: Client, name: str) -> list[object]:
         body = {"status": {"conditions": [{"type": condition, "status": value}]}}
         node = await client.patch(NODES, name, strategic(body), subresource="status")
     seen.append(sorted((condition.type, condition.status) for condition in node.status.conditions))
+    seen.append(await addresses(client, name))
     lease = await client.create(
         LEASES, {"metadata": {"name": name}, "spec": {"holderIdentity": "x"}}, namespace="default"
     )
@@ -85,6 +86,21 @@ async def nodes_and_leases(client: Client, name: str) -> list[object]:
     seen += [replaced.spec.holder_identity, replaced.spec.lease_duration_seconds]
     seen.append(await attempt(lambda: client.replace(LEASES, name, document, namespace="default")))
     seen.append(await attempt(lambda: client.patch(NODES, f"{name}-x", merge({}))))
+    return seen
+
+
+async def addresses(client: Client, name: str) -> list[object]:
+    """Replace the addresses of a Node that is still what was seen, then of one that is not."""
+    seen: list[object] = []
+    both = [{"type": "Hostname", "address": name}, {"type": "ExternalIP", "address": "192.0.2.1"}]
+    node = await client.patch(NODES, name, strategic({"status": {"addresses": both}}), subresource="status")
+    metadata = {"resourceVersion": node.metadata.resource_version}
+    one = [{"type": "InternalIP", "address": "10.0.0.1"}, {"$patch": "replace"}]
+    patch = strategic({"metadata": metadata, "status": {"addresses": one}})
+    node = await client.patch(NODES, name, patch, subresource="status")
+    seen.append([(address.type, address.address) for address in node.status.addresses])
+    seen.append(sorted(condition.type for condition in node.status.conditions))
+    seen.append(await attempt(lambda: client.patch(NODES, name, patch, subresource="status")))
     return seen
 
 
@@ -103,5 +119,12 @@ async def test_scenario(client: Client, name: str, which: str) -> None:
         [{"b": b"2"}, True, {"b": b"2", "c": b"3"}, True, "Conflict 409 Conflict"],
         ["MODIFIED {'b': b'2'}", "MODIFIED {'b': b'2', 'c': b'3'}", "DELETED {'b': b'2', 'c': b'3'}"],
         "NotFound 404 NotFound",
-        [[("A", "False"), ("B", "True")], None, 40, "Conflict 409 Conflict", "NotFound 404 NotFound"],
+        [
+            [("A", "False"), ("B", "True")],
+            [[("InternalIP", "10.0.0.1")], ["A", "B"], "Conflict 409 Conflict"],
+            None,
+            40,
+            "Conflict 409 Conflict",
+            "NotFound 404 NotFound",
+        ],
     ]

@@ -1,6 +1,7 @@
 """Health and metrics over HTTP, as probes and Prometheus see them."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -151,3 +152,33 @@ async def quietly(session: aiohttp.ClientSession, url: str) -> None:
         await session.get(url)
     except aiohttp.ClientError:
         return
+
+
+def free_port() -> int:
+    """Return a port on which nothing listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize(("address", "elsewhere"), [("127.0.0.1", False), ("", True)])
+async def test_w43_ports_can_be_kept_to_one_address(address: str, elsewhere: bool) -> None:
+    """Contract 1.6, 9 W43: with a bindAddress nothing listens on other addresses; without one on all, as Gardener's agent does."""
+    for server in (
+        health_server(bind_address=address, port=free_port(), checks=Checks()),
+        metrics_server(bind_address=address, port=free_port(), metrics=Metrics()),
+    ):
+        async with server:
+            assert await listens("127.0.0.1", server.port)
+            assert await listens("127.0.0.2", server.port) is elsewhere
+
+
+async def listens(host: str, port: int) -> bool:
+    """Tell whether somebody accepts connections."""
+    try:
+        _, writer = await asyncio.open_connection(host, port)
+    except ConnectionRefusedError:
+        return False
+    writer.close()
+    await writer.wait_closed()
+    return True

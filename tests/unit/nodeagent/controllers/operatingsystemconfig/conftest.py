@@ -1,21 +1,11 @@
-"""One node per test: disk below a folder, systemd and API server in this process."""
+"""One node per test, on the systemd of the folder above: disk below a folder, systemd and API server in this process."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.fake_systemd import FakeSystemd
 from tests.support.osc_agent import OscAgent
-
-
-@pytest.fixture
-async def host(tmp_path: Path) -> AsyncIterator[FakeSystemd]:
-    """A bus with a systemd behind it."""
-    fake = FakeSystemd(tmp_path)
-    await fake.start()
-    yield fake
-    await fake.stop()
 
 
 @pytest.fixture
