@@ -22,6 +22,7 @@ from nodeagent.controllers.operatingsystemconfig import files, units
 from nodeagent.controllers.operatingsystemconfig.containerd import ContainerdFiles, RegistryNotReady
 from nodeagent.controllers.operatingsystemconfig.units import UnitJobs
 from nodeagent.host.image_extractor import Extraction, ImageExtractor
+from osc.containerd import CONTAINERD_UNIT
 from osc.journal import Journal
 from osc.plan import (
     ConfigureContainerd,
@@ -98,11 +99,14 @@ class Applier:
         await self._round(run, list(takewhile(lambda step: not isinstance(step, ExtractFile), plan.steps)))
         async with asyncio.TaskGroup() as group:
             extracting = group.create_task(self._extract(extractions, run), name="files out of images")
+            # It would cut off its own pulls.
+            run.held = frozenset({f"{RunUnitCommand.verb}:{CONTAINERD_UNIT}"} if extractions else ())
             await self._round(run, plan.steps)
             if run.restart:
                 extracting.cancel()  # the next process goes on with it, perhaps as another version
             else:
                 await extracting
+        run.held = frozenset()
         await self._round(run, plan.steps)
         self._restart_owed = run.restart
         await run_to_end(self._journal.flush, sync=run.restart)
@@ -371,6 +375,7 @@ class _Run:
     failed: dict[str, tuple[Step, AgentError]] = field(default_factory=dict)
     unfinished: dict[str, tuple[Step, str]] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
+    held: frozenset[str] = frozenset()
     changed: set[str] = field(default_factory=set)
     restart: bool = False
     own_watched: frozenset[str] = field(init=False)
@@ -392,7 +397,7 @@ class _Run:
         found = [
             step
             for step in steps
-            if step.id not in self.taken and step.id not in self.unfinished and not self.is_blocked(step)
+            if step.id not in self.taken | self.held and step.id not in self.unfinished and not self.is_blocked(step)
         ]
         self.taken.update(step.id for step in found)
         return found

@@ -200,3 +200,17 @@ async def test_an_image_that_cannot_be_pulled_fails_alone(node: OscAgent) -> Non
         await node.reconcile()
         assert node.host.jobs.count(("restart", "kubelet.service")) == 1
         assert node.applied() == checksum
+
+
+async def test_containerd_is_not_restarted_while_it_pulls(runtime: OscAgent) -> None:
+    """Contract 6.16: a restart of containerd would cut off the pulls of the same pass; it follows after them."""
+    runtime.images.images[IMAGE] = {"/kubelet": b"binary"}
+    runtime.images.blocked = asyncio.Event()
+    units = [{"name": "other.service", "content": SLEEP}]
+    runtime.publish(files=[from_image("/opt/bin/kubelet", IMAGE, "/kubelet")], units=units, criConfig=containerd())
+    async with runtime.connected(), asyncio.TaskGroup() as group:
+        group.create_task(runtime.reconcile())
+        await runtime.host.wait_called("RestartUnit")
+        assert runtime.host.jobs == [("restart", "other.service")]
+        runtime.images.blocked.set()
+    assert runtime.host.jobs == [("restart", "other.service"), ("restart", "containerd.service")]

@@ -1,0 +1,194 @@
+"""containerd's configuration, registries, files out of images and static pods on a real machine."""
+
+import json
+import tomllib
+from typing import Any
+
+import pytest
+
+from tests.lab.api import wait_for
+from tests.lab.cluster import Lab
+from tests.lab.pause import PAUSE_IMAGE
+from tests.lab.worker_osc import KUBELET_UNIT, WorkerOsc
+from tests.support.worker import Worker, service
+
+CONTAINERD = "containerd.service"
+CONFIG = "/etc/containerd/config.toml"
+CRI = "io.containerd.grpc.v1.cri"
+
+
+def effective_config(worker: Worker) -> Any:
+    """Return what the real containerd makes of its configuration."""
+    return tomllib.loads(worker.machine.run(["containerd", "config", "dump"]).stdout)
+
+
+def started(worker: Worker, unit: str) -> str:
+    """Return what changes with each start of a unit."""
+    return worker.machine.unit(unit)["InvocationID"]
+
+
+def hosts(upstream: str) -> str:
+    """Return the path of a registry's file."""
+    return f"/etc/containerd/certs.d/{upstream}/hosts.toml"
+
+
+@pytest.fixture
+def configured(worker: Worker) -> WorkerOsc:
+    """The worker's OSC with settings of containerd, applied; containerd is not touched again by what follows from them."""
+    osc = worker.base.with_containerd()
+    worker.apply(osc, timeout=60)
+    return osc
+
+
+def test_containerd_gets_its_configuration_with_one_restart(worker: Worker) -> None:
+    """Contract 6.14: the real containerd reads it; restarted once, with the drop-in; the kubelet is not touched for it."""
+    before, kubelet = started(worker, CONTAINERD), started(worker, KUBELET_UNIT)
+    osc = worker.base.with_containerd(
+        plugins=[{"path": [CRI], "values": {"max_concurrent_downloads": 7, "stats_collect_period": None}}]
+    )
+    worker.apply(osc, timeout=60)
+    config = effective_config(worker)["plugins"][CRI]
+    assert config["registry"]["config_path"] == "/etc/containerd/certs.d"
+    assert config["sandbox_image"] == PAUSE_IMAGE
+    assert config["max_concurrent_downloads"] == 7
+    assert config["containerd"]["runtimes"]["runc"]["options"]["SystemdCgroup"] is True
+    assert started(worker, CONTAINERD) != before
+    assert started(worker, KUBELET_UNIT) == kubelet
+    environment = worker.machine.systemctl("show", CONTAINERD, "--property=Environment")
+    assert "PATH=/var/bin/containerruntimes:" in environment
+    assert worker.machine.mode(CONFIG) == 0o644
+    restarted = started(worker, CONTAINERD)
+    worker.apply(osc.with_file("/etc/motd", "hello\n"))
+    assert started(worker, CONTAINERD) == restarted
+    worker.apply(osc.with_containerd(plugins=[{"path": [CRI], "values": {"max_concurrent_downloads": 8}}]), timeout=60)
+    assert effective_config(worker)["plugins"][CRI]["max_concurrent_downloads"] == 8
+    assert started(worker, CONTAINERD) != restarted
+    assert started(worker, KUBELET_UNIT) == kubelet
+
+
+def test_w16_containerd_is_not_restarted_for_what_it_has(worker: Worker, configured: WorkerOsc) -> None:
+    """Contract 9 W16: the file is not rewritten; a file that somebody emptied is put right, with one restart."""
+    inode, before = worker.machine.path(CONFIG).stat().st_ino, started(worker, CONTAINERD)
+    worker.apply(configured.with_file("/etc/motd", "hello\n"))
+    assert worker.machine.path(CONFIG).stat().st_ino == inode
+    worker.machine.write(CONFIG, b"version = 2\n")
+    worker.apply(configured.with_file("/etc/motd", "hello again\n"), timeout=60)
+    assert effective_config(worker)["plugins"][CRI]["sandbox_image"] == PAUSE_IMAGE
+    assert started(worker, CONTAINERD) != before
+
+
+def test_w32_a_containerd_that_is_down_holds_back_only_itself(worker: Worker, configured: WorkerOsc) -> None:
+    """Contract 9 W32: files and units are applied, the configuration fails alone; it follows when containerd is back."""
+    worker.machine.systemctl("stop", CONTAINERD)
+    changed = configured.with_containerd(plugins=[{"path": [CRI], "values": {"max_concurrent_downloads": 9}}])
+    changed = changed.with_file("/etc/motd", "still\n").with_unit("motd.service", content=service(), enable=True)
+    checksum = worker.publish(changed)
+    worker.wait_event("OSCFailed", containing="configuration of containerd")
+    assert worker.machine.read("/etc/motd") == b"still\n"
+    assert worker.machine.unit("motd.service")["ActiveState"] == "active"
+    worker.machine.systemctl("start", CONTAINERD)
+    worker.wait_applied(checksum, timeout=60)
+    assert effective_config(worker)["plugins"][CRI]["max_concurrent_downloads"] == 9
+
+
+def test_registries_are_written_and_removed(worker: Worker, configured: WorkerOsc) -> None:
+    """Contract 6.15: bytes of `hosts.toml`; the directory goes with the registry; containerd is not restarted for it."""
+    before = started(worker, CONTAINERD)
+    osc = configured.with_registry(
+        {"upstream": "docker.io", "server": "https://registry-1.docker.io", "hosts": [{"url": "https://mirror.test"}]}
+    )
+    worker.apply(osc)
+    assert worker.machine.read(hosts("docker.io")) == (
+        b'# managed by gardener-node-agent\nserver = "https://registry-1.docker.io"\n\n'
+        b'[host."https://mirror.test"]\n  capabilities = ["pull","resolve"]\n\n'
+    )
+    assert worker.machine.mode(hosts("docker.io")) == 0o644
+    worker.apply(configured)
+    assert not worker.machine.exists("/etc/containerd/certs.d/docker.io")
+    assert started(worker, CONTAINERD) == before
+
+
+def test_a_mirror_that_is_down_holds_back_only_itself(worker: Worker, configured: WorkerOsc, lab: Lab) -> None:
+    """Contract 6.15: a mirror that does not answer is asked again and again; another mirror, a unit and a file are not."""
+    registry = lab.registry("plain")
+    silent = {**registry.hosts_entry(), "upstream": "silent.test", "readinessProbe": True}
+    registry.freeze()
+    try:
+        osc = configured.with_registry(silent)
+        osc = osc.with_registry({"upstream": "other.test", "server": "https://other.test"})
+        checksum = worker.publish(osc.with_unit("motd.service", content=service(), enable=True))
+        wait_for(
+            lambda: any(item["name"] == "registry silent.test" for item in worker.status()["items"]) or None,
+            timeout=20,
+            what="the registry to be waited for",
+        )
+        assert worker.machine.unit("motd.service")["ActiveState"] == "active"
+        assert worker.machine.exists(hosts("other.test"))
+        assert not worker.machine.exists(hosts("silent.test"))
+        assert worker.applied() != checksum
+    finally:
+        registry.thaw()
+    worker.wait_applied(checksum, timeout=30)
+    assert worker.machine.exists(hosts("silent.test"))
+
+
+def test_a_probe_trusts_only_the_ca_that_is_named(worker: Worker, configured: WorkerOsc, lab: Lab) -> None:
+    """Contract 6.15: with `caCerts` only these count; a relative path is below the upstream's directory."""
+    registry = lab.registry("tls")
+    entry = registry.hosts_entry()
+    host = {**entry["hosts"][0], "caCerts": ["ca.crt"]}
+    probed = {**entry, "upstream": "own-ca.test", "hosts": [host], "readinessProbe": True}
+    checksum = worker.publish(configured.with_registry(probed))
+    wait_for(
+        lambda: any("own-ca.test" in item["name"] for item in worker.status()["items"]) or None,
+        timeout=20,
+        what="the registry to be refused",
+    )
+    worker.machine.write("/etc/containerd/certs.d/own-ca.test/ca.crt", registry.ca_pem)
+    worker.wait_applied(checksum, timeout=30)
+
+
+def test_programs_come_out_of_images(worker: Worker, lab: Lab, agent: Any) -> None:
+    """Contract 6.16: kubelet and agent as Gardener delivers them; what did not change restarts nothing; nothing is left."""
+    kubelet = started(worker, KUBELET_UNIT)
+    images = lab.worker_images(agent)
+    osc = worker.base.with_images(images)
+    before = worker.machine.read("/opt/bin/kubelet")
+    worker.apply(osc, timeout=90)
+    assert worker.machine.read("/opt/bin/kubelet") == before
+    assert worker.machine.mode("/opt/bin/kubelet") == 0o755
+    assert worker.machine.run(["ctr", "images", "list", "--quiet"]).stdout.split() == []
+    assert worker.machine.run(["ls", "/var/lib/gardener-node-agent/tmp"]).stdout.split() == []
+    assert kubelet
+
+
+def test_static_pods_are_waited_for(worker: Worker) -> None:
+    """Contract 6.12: the real kubelet runs them; the OSC is reported once the pod of this version is ready."""
+
+    def with_pod(version: str) -> WorkerOsc:
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": "static",
+                "namespace": "kube-system",
+                "labels": {"static-pod": "true"},
+                "annotations": {"gardener.cloud/config.mirror": version},
+            },
+            "spec": {
+                "hostNetwork": True,
+                "containers": [{"name": "c", "image": PAUSE_IMAGE, "command": ["sleep", "36000"]}],
+                "terminationGracePeriodSeconds": 1,
+            },
+        }
+        return worker.base.with_file("/etc/kubernetes/manifests/static.yaml", json.dumps(pod), mode=0o600)
+
+    def mirror() -> Any:
+        return worker.lab.api.find(f"/api/v1/namespaces/kube-system/pods/static-{worker.machine.name}")
+
+    for version in ("v1", "v2"):
+        worker.apply(with_pod(version), timeout=90)
+        assert mirror()["metadata"]["annotations"]["gardener.cloud/config.mirror"] == version
+        assert mirror()["status"]["phase"] == "Running"
+    worker.apply(worker.base)
+    wait_for(lambda: mirror() is None or None, timeout=60, what="the static pod to go")
