@@ -76,6 +76,11 @@ class Paths:
         return self.base / "desired-osc.yaml"
 
     @property
+    def originals(self) -> Path:
+        """What was there before an OperatingSystemConfig replaced it, 0700."""
+        return self.base / "originals"
+
+    @property
     def status(self) -> Path:
         """What the agent is doing, for operators' commands."""
         return self.root / "run/gardener-node-agent/status.json"
@@ -148,4 +153,11 @@ class Paths:
     @property
     def reserved(self) -> tuple[Path, ...]:
         """Files of the agent's own state that no OperatingSystemConfig may write; a directory stands for all below it."""
-        return (self.credentials, self.temporary, self.last_applied, self.pending_changes, self.desired)
+        return (
+            self.credentials,
+            self.temporary,
+            self.originals,
+            self.last_applied,
+            self.pending_changes,
+            self.desired,
+        )

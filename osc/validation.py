@@ -27,7 +27,7 @@ from osc.types import (
 from osc.versions import InvalidVersion, Version
 
 STATE_DIRECTORY = "/var/lib/gardener-node-agent"
-STATE_OF_AGENT = ("credentials/", "last-applied-osc.yaml", "last-computed-osc-changes.yaml", "tmp/")
+STATE_OF_AGENT = ("credentials/", "last-applied-osc.yaml", "last-computed-osc-changes.yaml", "originals/", "tmp/")
 """Below the state directory, what belongs to the agent alone; a slash at the end stands for a whole folder."""
 
 _LONGEST_NAME_BYTES = 255

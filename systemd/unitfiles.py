@@ -6,7 +6,7 @@ systemd; a reload makes the changes known to it.
 Source: contract 6.6; gardener pkg/nodeagent/controller/operatingsystemconfig/reconciler.go.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from agents.core import files
@@ -20,10 +20,12 @@ class UnitFiles:
 
     Args:
         root: where the machine's file system starts.
+        take_back: how a file goes; for a caller that knows what was there before it. Returns whether there was one.
     """
 
-    def __init__(self, *, root: Path = Path("/")) -> None:
+    def __init__(self, *, root: Path = Path("/"), take_back: Callable[[Path], bool] = files.remove) -> None:
         self._root = root
+        self._take_back = take_back
 
     def contents(self, name: str, *, content: bytes | None, drop_ins: Mapping[str, bytes]) -> dict[Path, bytes]:
         """Return what a unit's files hold, by path: its unit file, if it has content, and its drop-ins.
@@ -48,9 +50,9 @@ class UnitFiles:
             FileError: with the path.
         """
         leftovers = [units.drop_in_path(name, drop_in, root=self._root) for drop_in in drop_ins]
-        changed = unit_file and files.remove(units.unit_path(name, root=self._root))
+        changed = unit_file and self._take_back(units.unit_path(name, root=self._root))
         for path in leftovers:
-            changed |= files.remove(path)
+            changed |= self._take_back(path)
         return files.remove_directory_if_empty(units.drop_in_directory(name, root=self._root)) or changed
 
     def exists(self, name: str) -> bool:

@@ -29,7 +29,7 @@ _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_LINKS = 40  # as the kernel's own limit
 _LONGEST_NAME = 255
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
-_PERMISSIONS = 0o777
+PERMISSIONS = 0o777
 DIRECTORY_MODE = 0o755
 _PIECE_BYTES = 1024 * 1024
 
@@ -91,7 +91,7 @@ def read_optional(path: Path) -> bytes | None:
         FileError: it exists and cannot be read, or is not a regular file.
     """
     try:
-        with _walk(path) as (directory, name):
+        with walk(path) as (directory, name):
             descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
             with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor, not a path
                 if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -113,7 +113,7 @@ def remove(path: Path) -> bool:
         FileError: it is a directory or cannot be removed.
     """
     try:
-        with _walk(path) as (directory, name):
+        with walk(path) as (directory, name):
             os.unlink(name, dir_fd=directory)
             os.fsync(directory)
     except (FileNotFoundError, NotADirectoryError):
@@ -126,7 +126,7 @@ def remove(path: Path) -> bool:
 def remove_directory_if_empty(path: Path) -> bool:
     """Remove a directory unless something is in it; missing is fine. Returns whether it was removed."""
     try:
-        with _walk(path) as (directory, name):
+        with walk(path) as (directory, name):
             os.rmdir(name, dir_fd=directory)
             os.fsync(directory)
     except (FileNotFoundError, NotADirectoryError):
@@ -141,7 +141,7 @@ def remove_directory_if_empty(path: Path) -> bool:
 def ensure_directory(path: Path, *, mode: int = DIRECTORY_MODE) -> None:
     """Create a directory and its parents; an existing one gets the mode, parents are created with 0755."""
     try:
-        with _walk(path / "_", create=True) as (directory, _name):
+        with walk(path / "_", create=True) as (directory, _name):
             if stat.S_IMODE(os.fstat(directory).st_mode) != mode:
                 os.fchmod(directory, mode)
     except OSError as error:
@@ -155,7 +155,7 @@ def open_directory(path: Path) -> int:
         OSError: it is missing, or no directory.
         UnsafePath: somebody else could have placed a link on the way.
     """
-    with _walk(path / "_") as (directory, _name):
+    with walk(path / "_") as (directory, _name):
         return os.dup(directory)
 
 
@@ -242,7 +242,7 @@ class Batch:
 
     def stage(self, path: Path, content: bytes | OpenFile, *, mode: int) -> Change:
         """Write the temporary file, or nothing if the target already is as wanted; a wrong mode alone is set at once."""
-        mode &= _PERMISSIONS
+        mode &= PERMISSIONS
         try:
             directory = self._directory(path)
             change = _compare(path, directory, content, mode)
@@ -302,7 +302,7 @@ class Batch:
 
     def _directory(self, path: Path) -> int:
         if path.parent not in self._directories:
-            with _walk(path, create=True) as (directory, _name):
+            with walk(path, create=True) as (directory, _name):
                 self._directories[path.parent] = os.dup(directory)
         return self._directories[path.parent]
 
@@ -359,7 +359,7 @@ def _compare(path: Path, directory: int, content: bytes | OpenFile, mode: int) -
     return Change.NONE if stat.S_IMODE(found.st_mode) == mode else Change.MODE
 
 
-class _walk:  # noqa: N801 - used like a function
+class walk:  # noqa: N801 - used like a function
     """Context manager that yields a descriptor of the path's directory, and the last component."""
 
     def __init__(self, path: Path, *, create: bool = False) -> None:

@@ -33,6 +33,7 @@ from nodeagent.controllers.operatingsystemconfig.units import UnitJobs
 from nodeagent.host.image_extractor import Extraction
 from nodeagent.host.node_events import NodeEvents
 from nodeagent.host.node_identity import NodeIdentity, hostname_selector
+from nodeagent.host.originals import Originals
 from nodeagent.host.units_in_use import UnitsInUse
 from nodeagent.paths import Paths
 from nodeagent.status import StatusBoard
@@ -183,6 +184,7 @@ class OscAgent:
             watched=self.paths.watched_units,
             in_use=self.in_use,
         )
+        self.originals = Originals(folder=self.paths.originals, root=self.root)
         self.containerd_files = ContainerdFiles(containerd=self.containerd, root=self.root)
         self.lock = SerialLock(client=self.client, holder=HOSTNAME, clock=self.clock)
         self.applier = Applier(
@@ -191,6 +193,7 @@ class OscAgent:
             journal=self.journal,
             containerd=self.containerd_files,
             images=self.images,
+            originals=self.originals,
             file_removed=self.removed.append,
             check=self.lock.check,
             root=self.root,
@@ -220,6 +223,7 @@ class OscAgent:
                 journal=self.journal,
                 applier=self.applier,
                 jobs=self.jobs,
+                originals=self.originals,
                 containerd=self.containerd_files,
                 in_place=self.in_place,
                 lock=self.lock,

@@ -22,6 +22,7 @@ from nodeagent.controllers.operatingsystemconfig import files, units
 from nodeagent.controllers.operatingsystemconfig.containerd import ContainerdFiles, RegistryNotReady
 from nodeagent.controllers.operatingsystemconfig.units import UnitJobs
 from nodeagent.host.image_extractor import Extraction, ImageExtractor
+from nodeagent.host.originals import Originals
 from osc.containerd import CONTAINERD_UNIT
 from osc.journal import Journal
 from osc.plan import (
@@ -71,6 +72,7 @@ class Applier:
         journal: Journal,
         containerd: ContainerdFiles,
         images: ImageExtractor,
+        originals: Originals,
         file_removed: Callable[[str], None],
         check: Callable[[], None],
         root: Path,
@@ -83,7 +85,8 @@ class Applier:
         self._journal = journal
         self._file_removed = file_removed
         self._root = root
-        self._unit_files = UnitFiles(root=root)
+        self._originals = originals
+        self._unit_files = UnitFiles(root=root, take_back=originals.take_back)
         self._restart_owed = False
         self._journal_lock = asyncio.Lock()
 
@@ -335,7 +338,7 @@ class Applier:
     def _remove_files_blocking(self, steps: Sequence[Step], run: "_Run") -> None:
         for step in steps:
             try:
-                files.remove(self._at(step.name))
+                files.take_back(self._originals, self._at(step.name))
                 self._journal.done(step)
                 self._file_removed(step.name)
             except AgentError as error:

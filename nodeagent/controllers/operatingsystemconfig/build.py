@@ -42,6 +42,7 @@ from nodeagent.host.image_extractor import ImageExtractor
 from nodeagent.host.kubelet import Kubelet
 from nodeagent.host.node_events import NodeEvents
 from nodeagent.host.node_identity import HOSTNAME_LABEL, NodeIdentity
+from nodeagent.host.originals import Originals
 from nodeagent.host.units_in_use import UnitsInUse
 from nodeagent.paths import Paths
 from nodeagent.status import StatusBoard
@@ -94,6 +95,7 @@ class OperatingSystemConfigController:
             watched=parts.paths.watched_units,
             in_use=parts.in_use,
         )
+        self.originals = Originals(folder=parts.paths.originals, root=parts.paths.root)
         self.containerd = ContainerdFiles(containerd=parts.containerd, root=parts.paths.root)
         self.reconciler = OperatingSystemConfigReconciler(
             Dependencies(
@@ -104,6 +106,7 @@ class OperatingSystemConfigController:
                 journal=parts.journal,
                 applier=self._new_applier(),
                 jobs=self.jobs,
+                originals=self.originals,
                 containerd=self.containerd,
                 in_place=self._new_in_place(),
                 lock=self.lock,
@@ -144,6 +147,7 @@ class OperatingSystemConfigController:
             journal=parts.journal,
             containerd=self.containerd,
             images=parts.images,
+            originals=self.originals,
             file_removed=file_removed,
             check=self.lock.check,
             root=parts.paths.root,

@@ -38,6 +38,7 @@ from nodeagent.controllers.operatingsystemconfig.upkeep import Upkeep
 from nodeagent.host.consistency import Finding
 from nodeagent.host.node_events import reference
 from nodeagent.host.node_identity import NodeIdentity
+from nodeagent.host.originals import Originals
 from nodeagent.paths import Paths
 from nodeagent.status import StatusBoard
 from osc.diff import Dirty
@@ -82,6 +83,7 @@ class Dependencies:
     journal: Journal
     applier: Applier
     jobs: UnitJobs
+    originals: Originals
     containerd: ContainerdFiles
     in_place: InPlaceUpdate
     lock: SerialLock
@@ -103,6 +105,7 @@ class OperatingSystemConfigReconciler:
         self._preparation = Preparation(
             journal=dependencies.journal,
             contents=contents,
+            originals=dependencies.originals,
             containerd=dependencies.containerd,
             in_place=dependencies.in_place,
             hostname=lambda: dependencies.identity.hostname,
@@ -247,6 +250,7 @@ class OperatingSystemConfigReconciler:
                 return await self._look_again({"update in place": progress.waiting_for}, progress.look_again)
             restart = progress.restart
         await run_to_end(self._with.journal.commit, desired.decoded.document)
+        await run_to_end(self._with.originals.drop, but=desired.effective.written_paths())
         if restart:
             await self._restart("client certificate renewed")
             return Result()

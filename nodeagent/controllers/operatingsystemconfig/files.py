@@ -15,6 +15,7 @@ from agents.core.errors import AgentError, RetriableError
 from agents.core.logging import get_logger
 from agents.kube.client import Client
 from agents.kube.models import SECRETS
+from nodeagent.host.originals import Originals
 from osc.codec import InvalidContent, decode_file_content
 from osc.types import File, SecretRef
 
@@ -84,12 +85,10 @@ def _chunks(writes: Sequence[Write], size: int) -> Iterator[Sequence[Write]]:
         yield chunk
 
 
-def remove(path: Path) -> bool:
-    """Remove a file; returns whether there was one."""
-    removed = files.remove(path)
-    if removed:
+def take_back(originals: Originals, path: Path) -> None:
+    """Remove a file, or put back what was there before it."""
+    if originals.take_back(path):
         log.info("File removed", path=str(path))
-    return removed
 
 
 class Contents:

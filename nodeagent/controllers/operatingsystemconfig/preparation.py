@@ -16,6 +16,7 @@ from nodeagent.controllers.operatingsystemconfig.desired import Desired
 from nodeagent.controllers.operatingsystemconfig.files import Contents, digest
 from nodeagent.controllers.operatingsystemconfig.inplace import InPlaceUpdate
 from nodeagent.host.consistency import Finding, inspect
+from nodeagent.host.originals import Originals
 from nodeagent.paths import Paths
 from osc import codec
 from osc.codec import Decoded, dump_state
@@ -33,7 +34,7 @@ from osc.diff import (
 from osc.inplace import InPlaceChanges, in_place_changes
 from osc.journal import Journal
 from osc.merge import Effective, effective
-from osc.types import File
+from osc.types import OWN_UNIT, File, Unit
 
 log = get_logger(__name__)
 
@@ -54,6 +55,7 @@ class Preparation:
     Args:
         journal: what was begun and what was applied.
         contents: bytes of files.
+        originals: keeps what was there before us.
         containerd: looks whether containerd's configuration is as it should be.
         in_place: knows the running operating system.
         hostname: ours.
@@ -65,6 +67,7 @@ class Preparation:
         *,
         journal: Journal,
         contents: Contents,
+        originals: Originals,
         containerd: ContainerdFiles,
         in_place: InPlaceUpdate,
         hostname: Callable[[], str],
@@ -72,6 +75,7 @@ class Preparation:
     ) -> None:
         self._journal = journal
         self._contents = contents
+        self._originals = originals
         self._containerd = containerd
         self._in_place = in_place
         self._hostname = hostname
@@ -120,6 +124,10 @@ class Preparation:
                 containerd_config=other_config,
                 in_place=due,
             )
+        if not (loaded.compare_with_disk or last.torn):
+            ours = loaded.pending.touched.all_paths() if loaded.pending else frozenset()
+            old = effective(last.decoded.config, hostname=self._hostname()) if last.decoded else Effective()
+            await run_to_end(self._originals.keep, _foreign(changes, desired.effective, old) - ours)
         changes = await run_to_end(
             self._journal.begin, desired.checksum, changes, touched=touched, secret_digests={**before, **now}
         )
@@ -184,6 +192,14 @@ class Preparation:
             registries=len(changes.registries_desired) + len(changes.registries_deleted),
             **({"inPlace": list(changes.in_place.names)} if changes.in_place else {}),
         )
+
+
+def _foreign(changes: Changes, wanted: Effective, old: Effective) -> frozenset[str]:
+    """Return the paths that we are about to write for the first time, but for those that user data brings for us."""
+    own = wanted.units_by_name().get(OWN_UNIT, Unit(name=OWN_UNIT))
+    paths = {file.path for file in changes.files_changed}
+    paths.update(*(change.unit.written_paths() for change in changes.units_changed))
+    return frozenset(paths - old.written_paths() - {own.path, *own.file_paths})
 
 
 def dirty_of(findings: Iterable[Finding]) -> Dirty:

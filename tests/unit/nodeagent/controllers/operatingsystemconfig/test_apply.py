@@ -56,6 +56,7 @@ class Apply:
             journal=self.journal,
             containerd=agent.containerd_files,
             images=agent.images,
+            originals=agent.originals,
             file_removed=self.removed.append,
             check=agent.lock.check,
             root=agent.root,

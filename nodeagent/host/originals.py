@@ -1,0 +1,126 @@
+"""What was on the machine before an OSC replaced it: kept, and put back when that leaves the OSC.
+
+Before the first write of a path that was never ours, what is there gets a second name below the agent's state directory;
+our writes replace files and never change them, so it stays as it was. What the agent brought itself, or an agent before
+this one, has no original and is removed.
+
+A file that is kept costs no copy where one file system holds both. Nothing is dropped before the OSC without it was
+applied to its end, so every step may be repeated after a kill.
+"""
+
+import hashlib
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+from pydantic import BaseModel, ValidationError
+
+from agents.core import files
+from agents.core.aside import keep_aside, put_back
+from agents.core.logging import get_logger
+from agents.core.yamlio import dump_json
+
+log = get_logger(__name__)
+
+_LEDGER = "ledger.json"
+_FILE_MODE, _FOLDER_MODE = 0o600, 0o700
+
+
+class _Entry(BaseModel):
+    path: str
+    mode: int
+
+
+class _Ledger(BaseModel):
+    entries: list[_Entry] = []
+
+
+class Originals:
+    """The ledger of one machine; every method may block on the disk.
+
+    Args:
+        folder: where originals are kept.
+        root: where the machine's file system starts.
+    """
+
+    def __init__(self, *, folder: Path, root: Path) -> None:
+        self._folder = folder
+        self._root = root
+        self._entries: dict[str, int] | None = None
+
+    @property
+    def paths(self) -> frozenset[str]:
+        """Paths on the machine that something is kept for."""
+        return frozenset(self._load())
+
+    def keep(self, paths: Iterable[str]) -> None:
+        """Keep what is at these paths, none of which was ever written by us.
+
+        Raises:
+            FileError: not everything is kept; nothing may be overwritten.
+        """
+        entries, before = dict(self._load()), len(self._load())
+        for path in paths:
+            if (mode := keep_aside(self._at(path), self._kept(path))) is not None:
+                entries[path] = mode
+                log.info("Original kept", path=path)
+        if len(entries) != before or entries != self._entries:
+            files.ensure_directory(self._folder, mode=_FOLDER_MODE)
+            self._save(entries)
+
+    def take_back(self, path: Path) -> bool:
+        """Put an original back, or remove the file if it has none; missing is fine.
+
+        Args:
+            path: below the machine's root.
+
+        Returns:
+            Whether there was something to do.
+
+        Raises:
+            FileError: the path holds what it held before.
+        """
+        name = f"/{path.relative_to(self._root)}"
+        mode = self._load().get(name)
+        if mode is not None and put_back(self._kept(name), path, mode=mode):
+            log.info("Original put back", path=name)
+            return True
+        return files.remove(path)
+
+    def drop(self, *, but: Collection[str]) -> None:
+        """Forget originals of paths that are no longer ours.
+
+        Args:
+            but: paths that the applied OSC writes.
+
+        Raises:
+            FileError: the ledger cannot be written; calling it again is right.
+        """
+        entries = self._load()
+        gone = [path for path in entries if path not in but]
+        if not gone:
+            return
+        self._save({path: mode for path, mode in entries.items() if path in but})
+        for path in gone:
+            files.remove(self._kept(path))
+
+    def _load(self) -> dict[str, int]:
+        if self._entries is None:
+            try:
+                content = files.read_optional(self._folder / _LEDGER)
+                ledger = _Ledger.model_validate_json(content) if content else _Ledger()
+            except (files.FileError, ValidationError) as error:
+                log.error("Ledger of originals unreadable", path=str(self._folder / _LEDGER), error=str(error)[:200])
+                ledger = _Ledger()
+            self._entries = {entry.path: entry.mode for entry in ledger.entries}
+        return self._entries
+
+    def _save(self, entries: dict[str, int]) -> None:
+        document = {"entries": [{"path": path, "mode": mode} for path, mode in sorted(entries.items())]}
+        files.write_atomic(self._folder / _LEDGER, dump_json(document), mode=_FILE_MODE)
+        self._entries = entries
+
+    def _kept(self, path: str) -> Path:
+        return self._folder / hashlib.sha256(path.encode()).hexdigest()[:32]
+
+    def _at(self, path: str) -> Path:
+        return self._root / path.lstrip("/")
