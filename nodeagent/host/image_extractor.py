@@ -18,7 +18,7 @@ import contextlib
 import os
 import re
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -106,8 +106,8 @@ class CtrImageExtractor:
         try:
             # Kept in the dictionary for as long as somebody holds or awaits it.
             lock = self._by_image.setdefault(image, asyncio.Lock())
-            async with lock, self._recorded(), self._mounted(image) as mount:
-                return {extraction.target: await self._copy(mount, image, extraction) for extraction in wanted}
+            async with lock, self._recorded():
+                return await self._extract(image, wanted)
         except AgentError as error:
             failure = error
         except Exception as error:  # noqa: BLE001 - one image's failure must not become its caller's
@@ -203,37 +203,44 @@ class CtrImageExtractor:
         except CtrError as error:
             raise ImageError("image not pulled", image=image, problem=error.fields.get("problem")) from error
 
-    async def _copy(self, mount: Path, image: str, wanted: Extraction) -> bool | AgentError:
+    async def _extract(self, image: str, wanted: Sequence[Extraction]) -> Mapping[str, bool | AgentError]:
+        """Copy the files beside their targets; then remove the image; then sync and rename them.
+
+        In this order, because what is unpacked for a moment need not reach the disk: a sync that comes before its removal
+        takes it along.
+        """
+        with files.Batch() as batch:
+            async with self._mounted(image) as mount:
+                staged = {one.target: await self._stage(batch, mount, image, one) for one in wanted}
+            failed = await run_to_end(batch.commit)
+        answers: dict[str, bool | AgentError] = {}
+        for one in wanted:
+            change = staged[one.target]
+            if not isinstance(change, AgentError):
+                change = failed.get(self._at(one.target), change)
+            answers[one.target] = change if isinstance(change, AgentError) else change is files.Change.CONTENT
+            _say(one, image, change)
+        return answers
+
+    async def _stage(
+        self, batch: files.Batch, mount: Path, image: str, wanted: Extraction
+    ) -> files.Change | AgentError:
         try:
-            return await run_until_stopped(lambda stop: self._copy_blocking(mount, wanted, stop))
+            return await run_until_stopped(lambda stop: self._stage_blocking(batch, mount, wanted, stop))
         except image_files.ImageFileError as error:
             error.fields["image"] = image
             return error
         except AgentError as error:
             return error
 
-    def _copy_blocking(self, mount: Path, wanted: Extraction, stop: Stop) -> bool:
-        try:
-            return self._copy_file(mount, wanted.source, wanted, stop)
-        except image_files.NotInImage:
-            if wanted.source != _DEFAULT_SOURCE:
-                raise
-            with contextlib.suppress(image_files.NotInImage):
-                return self._copy_file(mount, _OLD_SOURCE, wanted, stop)
-            raise
-
-    def _copy_file(self, mount: Path, source: str, wanted: Extraction, stop: Stop) -> bool:
-        target = self._paths.root / wanted.target.lstrip("/")
-        with image_files.open_file(mount, source) as descriptor, files.Batch() as batch:
+    def _stage_blocking(self, batch: files.Batch, mount: Path, wanted: Extraction, stop: Stop) -> files.Change:
+        target = self._at(wanted.target)
+        with _open_source(mount, wanted.source) as descriptor:
             content = files.OpenFile(descriptor, os.fstat(descriptor).st_size, proceed=stop)
-            change = batch.stage(target, content, mode=wanted.mode)
-            for error in batch.commit().values():
-                raise error
-        if change is files.Change.CONTENT:
-            log.info("File written", path=str(target), source=source)
-        elif change:
-            log.info("File mode set", path=str(target), mode=f"{wanted.mode:04o}")
-        return change is files.Change.CONTENT
+            return batch.stage(target, content, mode=wanted.mode)
+
+    def _at(self, path: str) -> Path:
+        return self._paths.root / path.lstrip("/")
 
     def _make_directory(self) -> str:
         files.ensure_directory(self._paths.temporary, mode=0o700)
@@ -242,6 +249,29 @@ class CtrImageExtractor:
             return tempfile.mkdtemp(prefix=prefix.name, dir=prefix.parent)
         except OSError as error:
             raise files.FileError("directory not created", prefix.parent, error) from error
+
+
+@contextlib.contextmanager
+def _open_source(mount: Path, source: str) -> Iterator[int]:
+    """Open a file of the image; the agent itself may be where old images had it."""
+    with contextlib.ExitStack() as stack:
+        try:
+            descriptor = stack.enter_context(image_files.open_file(mount, source))
+        except image_files.NotInImage as error:
+            if source != _DEFAULT_SOURCE:
+                raise
+            try:
+                descriptor = stack.enter_context(image_files.open_file(mount, _OLD_SOURCE))
+            except image_files.NotInImage:
+                raise error from None
+        yield descriptor
+
+
+def _say(extraction: Extraction, image: str, change: files.Change | AgentError) -> None:
+    if change is files.Change.CONTENT:
+        log.info("File written", path=extraction.target, image=image, source=extraction.source)
+    elif change is files.Change.MODE:
+        log.info("File mode set", path=extraction.target, mode=f"{extraction.mode:04o}")
 
 
 def _check(image: str) -> None:

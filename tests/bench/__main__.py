@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from tests.bench import measure
+from tests.bench import images, measure
 from tests.bench.figures import Figure, render, save
 from tests.lab.cluster import Lab
 from tests.lab.errors import LabError
@@ -24,6 +24,9 @@ def run(lab: Lab) -> list[Figure]:
         to_stderr(f"OSC changes, state on {storage} ...")
         with lab.removed_after(lab.add_machine(f"bench-{storage}", storage=storage)) as machine:
             figures += measure.applies(Worker.join(lab, machine, lab.agent("binary")), storage)
+    for storage in storages:
+        to_stderr(f"files out of images, on {storage} ...")
+        figures += images.extraction(lab, storage)
     to_stderr("process start, memory, idle minute: from the source tree ...")
     with lab.removed_after(lab.add_machine("bench-source")) as machine:
         worker = Worker.join(lab, machine, lab.agent("source"))

@@ -57,6 +57,19 @@ class ExtractorOnMachine:
         """Copy files out of one image."""
         return self.extract_all({image: extractions}, pull_seconds=pull_seconds)
 
+    def seconds(self, image: str, *extractions: Extraction) -> float:
+        """Return how long it takes to copy files out of one image, without the start of the process; all must succeed."""
+        done = json.loads(self.machine.run(_COMMAND, input=_job({image: extractions}), timeout=120).stdout)
+        assert all(answer is True for answer in done["answers"].values()), done
+        return float(done["seconds"])
+
+    def seconds_of_ctr_alone(self, image: str, extraction: Extraction) -> tuple[float, float]:
+        """Return how long `ctr` and `cp` take for the same, without and with a sync of the file at the end."""
+        script = Path(__file__).with_name("ctr_alone.py").read_text()
+        done = self.machine.run(["python3", "-c", script, image, extraction.source, extraction.target])
+        unsynced, synced = map(float, done.stdout.split())
+        return unsynced, synced
+
     def extract_all(self, images: Mapping[str, Sequence[Extraction]], *, pull_seconds: float = 60) -> Answers:
         """Copy files out of several images at the same time."""
         done = self.machine.run(_COMMAND, input=_job(images, pull_seconds=pull_seconds), timeout=120)
