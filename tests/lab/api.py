@@ -174,6 +174,10 @@ class Api:
         """Merge patch an object."""
         return self.request("PATCH", path, dict(body), content_type=_MERGE_PATCH)
 
+    def patch_strategic(self, path: str, body: Mapping[str, Any]) -> Object:
+        """Send a strategic merge patch: entries of lists are told by their key, so others stay."""
+        return self.request("PATCH", path, dict(body), content_type="application/strategic-merge-patch+json")
+
     def delete(self, path: str) -> None:
         """Delete an object; it may be gone already."""
         try:

@@ -1,0 +1,143 @@
+"""Three machines of one pool that go on one after the other; also when the holder vanishes."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.lab.agent import AgentSource
+from tests.lab.api import wait_for
+from tests.lab.cluster import Lab
+from tests.lab.userdata import hand_user_data, run_bootstrap
+from tests.lab.worker_osc import AGENT_UNIT, WorkerOsc, WorkerPool
+from tests.support.worker import Worker, service
+
+SERIAL = "reconciliation.osc.node-agent.gardener.cloud/serial"
+GATE = "/opt/test/go"
+SLOW = service(command=f'/bin/sh -c "until [ -e {GATE} ]; do sleep 0.1; done"', kind="oneshot")
+
+
+@pytest.fixture(scope="module")
+def pool(lab: Lab, agent: AgentSource) -> Iterator[list[Worker]]:
+    """Three machines of one serial pool."""
+    pool = replace(lab.pool(agent), name="serial")
+    base = WorkerOsc.for_pool(pool)
+    with ExitStack() as stack:
+        workers = []
+        for number in range(3):
+            machine = stack.enter_context(lab.removed_after(lab.add_machine(f"serial-{number}")))
+            hand_user_data(machine, lab, agent=agent, pool=pool)
+            workers.append(Worker(lab, machine, base))
+        checksum = publish(lab, pool, base)
+        for worker in workers:
+            run_bootstrap(worker.machine)
+        for worker in workers:
+            worker.wait_applied(checksum, timeout=120)
+        yield workers
+
+
+def publish(lab: Lab, pool: WorkerPool, osc: WorkerOsc) -> str:
+    """Publish an OSC for one machine after the other."""
+    checksum = lab.publish_osc(osc)
+    path = f"/api/v1/namespaces/kube-system/secrets/{pool.secret_name}"
+    lab.api.patch(path, {"metadata": {"annotations": {SERIAL: "true"}}})
+    return checksum
+
+
+def holder(worker: Worker) -> str | None:
+    """Return who holds the lock."""
+    path = f"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/{worker.base.pool.secret_name}"
+    lease = worker.lab.api.find(path)
+    return None if lease is None else lease["spec"].get("holderIdentity")
+
+
+def wait_holder(pool: list[Worker], *, but: tuple[str, ...] = ()) -> Worker:
+    """Wait until one of the machines holds the lock and is at work; returns it."""
+
+    def look() -> Worker | None:
+        name = holder(pool[0])
+        return next((worker for worker in pool if worker.machine.name == name and name not in but), None)
+
+    found = wait_for(look, timeout=60, what="a holder of the lock")
+    wait_for(
+        lambda: found.machine.unit("slow.service").get("ActiveState") == "activating" or None,
+        timeout=60,
+        what="the holder at work",
+    )
+    return found
+
+
+def slow(pool: list[Worker], content: str) -> WorkerOsc:
+    """Return an OSC with a unit that keeps its machine busy until a file is there."""
+    for worker in pool:
+        worker.machine.path(GATE).unlink(missing_ok=True)
+    return pool[0].base.with_unit("slow.service", content=SLOW, enable=True).with_file("/opt/test/version", content)
+
+
+def finish(worker: Worker) -> None:
+    """Let a machine's unit end."""
+    worker.machine.write(GATE, b"")
+
+
+def test_machines_go_on_strictly_one_after_the_other(pool: list[Worker]) -> None:
+    """Contract 6.11, Appendix C: three hosts, one Lease: while one is at work no other has begun; free at the end."""
+    osc = slow(pool, "1")
+    checksum = publish(pool[0].lab, pool[0].base.pool, osc)
+    done: list[str] = []
+    for _ in pool:
+        current = wait_holder(pool, but=tuple(done))
+        for other in pool:
+            if other is not current and other.machine.name not in done:
+                assert not other.machine.exists("/opt/test/version"), "two machines at a time"
+        finish(current)
+        current.wait_applied(checksum)
+        done.append(current.machine.name)
+    wait_for(lambda: holder(pool[0]) is None or None, timeout=10, what="the lock to be free")
+    assert sorted(done) == ["serial-0", "serial-1", "serial-2"]
+
+
+def test_w18_a_holder_that_is_killed_goes_on_with_its_lock(pool: list[Worker]) -> None:
+    """Contract 9 W18: the agent that is started again has the same host name: it goes on, nobody else begins before it ends."""
+    osc = slow(pool, "2")
+    checksum = publish(
+        pool[0].lab, pool[0].base.pool, osc.with_unit("slow.service", content=SLOW + "# 2\n", enable=True)
+    )
+    current = wait_holder(pool)
+    current.machine.kill(current.machine.main_pid(AGENT_UNIT))
+    others = [worker for worker in pool if worker is not current]
+    finish(current)
+    current.wait_applied(checksum, timeout=60)
+    for worker in others:
+        finish(worker)
+    for worker in others:
+        worker.wait_applied(checksum, timeout=60)
+    wait_for(lambda: holder(pool[0]) is None or None, timeout=10, what="the lock to be free")
+
+
+def test_w18_a_holder_that_disappears_is_replaced_when_its_lease_is_over(pool: list[Worker]) -> None:
+    """Contract 6.11: a machine that lost its network holds nobody up for longer than its lease."""
+    osc = slow(pool, "3").with_unit("slow.service", content=SLOW + "# 3\n", enable=True)
+    checksum = publish(pool[0].lab, pool[0].base.pool, osc)
+    lost = wait_holder(pool)
+    lost.machine.cut_network()
+    try:
+        expire(lost)
+        current = wait_holder(pool, but=(lost.machine.name,))
+        finish(current)
+        current.wait_applied(checksum, timeout=60)
+        for worker in pool:
+            finish(worker)
+    finally:
+        lost.machine.restore_network()
+    for worker in pool:
+        worker.wait_applied(checksum, timeout=120)
+    wait_for(lambda: holder(pool[0]) is None or None, timeout=30, what="the lock to be free")
+
+
+def expire(worker: Worker) -> None:
+    """Let ten minutes go by, as far as the lock is concerned."""
+    path = f"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/{worker.base.pool.secret_name}"
+    spec: dict[str, Any] = {"renewTime": "2026-01-01T00:00:00.000000Z"}
+    worker.lab.api.patch(path, {"spec": spec})
