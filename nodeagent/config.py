@@ -105,6 +105,13 @@ class Bootstrap(_Model):
     """Size in bytes of the disk that becomes /var/lib/kubelet; unset if that stays on the system's disk."""
 
 
+class Drift(_Model):
+    """What happens to managed files and units that somebody else changed; not known to Gardener, so unset as a rule."""
+
+    mode: Literal["repair", "report"] = "repair"
+    """`report`: events only."""
+
+
 class OperatingSystemConfigController(_Model):
     """Which OperatingSystemConfig is applied, and how often it is looked at."""
 
@@ -114,6 +121,7 @@ class OperatingSystemConfigController(_Model):
     """Semantic version that goes onto the Node as a label."""
     sync_period: Duration = timedelta(minutes=10)
     """At least 15s."""
+    drift: Drift = Drift()
 
 
 class TokenSync(_Model):

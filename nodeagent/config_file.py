@@ -53,6 +53,7 @@ def with_secret_name(path: Path, document: Mapping[str, object], name: str) -> d
     for key in _LEFT_OUT_IF_UNSET:
         if not document.get(key):
             defaults.pop(key)
+    defaults["controllers"]["operatingSystemConfig"].pop("drift")  # ours alone: kept if it is there, else not invented
     (_, health), (_, metrics) = config.server.health_address, config.server.metrics_address
     defaults["server"]["healthProbes"]["port"], defaults["server"]["metrics"]["port"] = health, metrics
     return _replaced(_filled(document, defaults), ("controllers", "operatingSystemConfig", "secretName"), name)

@@ -103,12 +103,24 @@ class Dirty:
     paths: frozenset[str] = frozenset()
     units: frozenset[str] = frozenset()
     registries: frozenset[str] = frozenset()
+    still: frozenset[str] = frozenset()
+    """Units that are not to be restarted for what is dirty about them and their files."""
 
     def __bool__(self) -> bool:
         return bool(self.paths or self.units or self.registries)
 
     def __or__(self, other: "Dirty") -> "Dirty":
-        return Dirty(self.paths | other.paths, self.units | other.units, self.registries | other.registries)
+        # Whoever wants a restart of what is dirty gets it.
+        restarted = self._restarted(other) | other._restarted(self)
+        return Dirty(
+            self.paths | other.paths,
+            self.units | other.units,
+            self.registries | other.registries,
+            (self.still | other.still) - restarted,
+        )
+
+    def _restarted(self, other: "Dirty") -> frozenset[str]:
+        return (other.still - self.still) & self.units
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +311,8 @@ def add_dirty(changes: Changes, new: Effective, dirty: Dirty) -> Changes:
     units = tuple(
         UnitChange(unit, unit.drop_ins)
         for unit in new.units
-        if unit.name not in listed_units and (unit.name in dirty.units or not paths.isdisjoint(unit.file_paths))
+        if unit.name not in listed_units
+        and (unit.name in dirty.units or (unit.name not in dirty.still and not paths.isdisjoint(unit.file_paths)))
     )
     if not files and not units and not registries:
         return changes
@@ -309,7 +322,8 @@ def add_dirty(changes: Changes, new: Effective, dirty: Dirty) -> Changes:
         units_changed=(*changes.units_changed, *units),
         registries_desired=(*changes.registries_desired, *registries),
     )
-    return _with_commands(extended, units)
+    restarted = _with_commands(extended, [change for change in units if change.unit.name not in dirty.still])
+    return replace(restarted, reload=restarted.reload or bool(units))
 
 
 def changed_secrets(new: Effective, before: Mapping[str, str], now: Mapping[str, str]) -> frozenset[str]:

@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 
 from agents.core.logging import get_logger
 from systemd.bus import CALL_DEADLINE_SECONDS, SYSTEM_BUS, Method, SystemBus, Variant
-from systemd.errors import BusUnavailable, SystemdError
+from systemd.errors import BusUnavailable, SystemdError, UnitNotFound
 from systemd.units import check_name, is_loadable, object_path
 
 log = get_logger(__name__)
@@ -156,6 +156,10 @@ class UnitManager(Protocol):
         """Return the states of units by the names that were asked for, in one call, as `list_units`."""
         ...
 
+    async def unit_file_state(self, name: str) -> str:
+        """Return `enabled`, `disabled`, `masked`, `static` and so on as the disk has it now; empty without a unit file."""
+        ...
+
     async def last_change(self, name: str) -> float | None:
         """Return when a unit's state changed, in seconds of the monotonic clock; None if it never did."""
         ...
@@ -247,6 +251,20 @@ class SystemdUnitManager:
         plain = {str(key): _plain(value) for key, value in found.items()} if isinstance(found, dict) else {}
         is_service = name.endswith(".service") and plain.get("LoadState") == "loaded"
         return _state(name, plain, str(await self._property(name, _SERVICE, "Result")) if is_service else "")
+
+    async def unit_file_state(self, name: str) -> str:
+        """Return a unit file's state, read anew; empty if there is no unit file.
+
+        Raises:
+            InvalidUnit: systemd refuses the name.
+            SystemdError: it could not be asked.
+        """
+        check_name(name)
+        try:
+            (state,) = await self._bus.call(_manager("GetUnitFileState", "s"), name, about={"unit": name})
+        except UnitNotFound:
+            return ""
+        return str(state)
 
     async def list_units(self) -> list[UnitState]:
         """Return all loaded units, without the fields that only `unit` fills."""

@@ -55,6 +55,17 @@ class UnitFiles:
             changed |= self._take_back(path)
         return files.remove_directory_if_empty(units.drop_in_directory(name, root=self._root)) or changed
 
+    def unmask(self, name: str) -> bool:
+        """Remove the link with which a unit is masked; returns whether there was one.
+
+        Raises:
+            FileError: it cannot be removed.
+        """
+        path = units.unit_path(name, root=self._root)
+        if not (path.is_symlink() and str(path.readlink()) == "/dev/null"):
+            return False
+        return files.remove(path)
+
     def exists(self, name: str) -> bool:
         """Tell whether there is a unit file in our directory; the operating system's own do not count."""
         return units.unit_path(name, root=self._root).is_file()

@@ -5,6 +5,8 @@ filePaths are really looked at, extension units and files and host names too (W1
 """
 
 import hashlib
+import os
+import stat
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,19 +31,30 @@ class Finding:
     """Managed file to be written again, if that would help."""
     unit: str | None = None
     """Managed unit whose files are to be written again, if that would help."""
+    registry: str | None = None
+    """Upstream whose `hosts.toml` is to be written again."""
+    changed_at: float | None = None
+    """When the file in question was changed last, in seconds since the epoch; None if it is missing."""
+    definition: bool = False
+    """Whether it concerns what a running unit was started with, or only how the next start would go."""
 
 
-def inspect(effective: Effective, *, loaded_units: Collection[str] | None, root: Path = Path("/")) -> Iterator[Finding]:
+def inspect(
+    effective: Effective, *, loaded_units: Collection[str] | None, with_modes: bool = False, root: Path = Path("/")
+) -> Iterator[Finding]:
     """Yield each difference.
 
     Args:
         effective: what was applied, of this host.
         loaded_units: names of the units that systemd has loaded; None if it could not be asked.
+        with_modes: look at modes and owners of files too.
         root: where the machine's file system starts.
     """
     for file in effective.files:
         if file.content.inline is not None and file.content.inline.data:
             yield from _inspect_file(file, file.content.inline, root)
+        if with_modes:
+            yield from _inspect_status(file, root)
     for unit in effective.units:
         yield from _inspect_unit(unit, loaded_units, root)
 
@@ -67,7 +80,34 @@ def _inspect_file(file: File, inline: Inline, root: Path) -> Iterator[Finding]:
         yield Finding("FileMissing", f"file {file.path} is missing", path=file.path)
     elif found != expected:
         digests = f"expected SHA-256 {_digest(expected)}, found {_digest(found)}"
-        yield Finding("FileMismatch", f"file {file.path} differs: {digests}", path=file.path)
+        changed = _changed_at(root / file.path.lstrip("/"))
+        message = f"file {file.path} differs: {digests}"
+        yield Finding("FileMismatch", message, path=file.path, changed_at=changed, definition=True)
+
+
+def _inspect_status(file: File, root: Path) -> Iterator[Finding]:
+    """Look at mode and owner, and whether a file from elsewhere than the OSC itself is there at all."""
+    try:
+        found = (root / file.path.lstrip("/")).lstat()
+    except OSError:
+        if file.content.inline is None:
+            yield Finding("FileMissing", f"file {file.path} is missing", path=file.path)
+        return
+    if not stat.S_ISREG(found.st_mode):
+        return  # reading it has failed already, or it cannot be replaced
+    if stat.S_IMODE(found.st_mode) != file.mode:
+        message = f"file {file.path} has mode {stat.S_IMODE(found.st_mode):04o}, expected {file.mode:04o}"
+        yield Finding("FileModeMismatch", message, path=file.path)
+    if (found.st_uid, found.st_gid) != (os.geteuid(), os.getegid()):
+        message = f"file {file.path} belongs to {found.st_uid}:{found.st_gid}"
+        yield Finding("FileOwnerMismatch", message, path=file.path)
+
+
+def _changed_at(path: Path) -> float | None:
+    try:
+        return path.lstat().st_ctime
+    except OSError:
+        return None
 
 
 def _inspect_unit(unit: Unit, loaded_units: Collection[str] | None, root: Path) -> Iterator[Finding]:
@@ -79,13 +119,17 @@ def _inspect_unit(unit: Unit, loaded_units: Collection[str] | None, root: Path) 
         )
         return
     if unit.content is not None and content != unit.content.encode():
-        yield Finding("UnitMismatch", f"unit file of {unit.name} differs", unit=unit.name)
+        changed = _changed_at(fragment) if fragment is not None else None
+        message = f"unit file of {unit.name} differs"
+        yield Finding("UnitMismatch", message, unit=unit.name, changed_at=changed, definition=True)
     for drop_in in unit.drop_ins:
         found = _read(drop_in_path(unit.name, drop_in.name, root=root))
         if found is None:
             yield Finding("DropInMissing", f"drop-in {drop_in.name} of {unit.name} is missing", unit=unit.name)
         elif found != drop_in.content.encode():
-            yield Finding("DropInMismatch", f"drop-in {drop_in.name} of {unit.name} differs", unit=unit.name)
+            changed = _changed_at(drop_in_path(unit.name, drop_in.name, root=root))
+            message = f"drop-in {drop_in.name} of {unit.name} differs"
+            yield Finding("DropInMismatch", message, unit=unit.name, changed_at=changed, definition=True)
     if unit.enable is not None and loaded_units is not None:
         enabled = unit.name in loaded_units or b"[Install]" not in content
         if enabled != unit.enable:

@@ -50,6 +50,7 @@ class FakeUnit:
     sub_state: str = "dead"
     result: str = "success"
     changed: float = 0.0
+    since: int = 1_767_225_600
     triggered_by: tuple[str, ...] = ()
     job: "FakeJob | None" = None
 
@@ -228,6 +229,8 @@ class FakeSystemd:
             case "Reload", _:
                 self._reload()
                 return "", [], None
+            case "GetUnitFileState", [str(name)]:
+                return "s", [self._unit_file_state(name)], None
             case "ListUnits", _:
                 rows = [_row(unit) for unit in self.units.values()]
                 return "a(ssssssouso)", [rows], None
@@ -255,6 +258,17 @@ class FakeSystemd:
                 found = self._properties(self._load(name), interface)
                 return ("v", [found[str(rest[0])]], None) if rest else ("a{sv}", [found], None)
         raise Refused("org.freedesktop.DBus.Error.UnknownMethod", f"unknown method {call.member}")
+
+    def _unit_file_state(self, name: str) -> str:
+        unit = self._read(FakeUnit(name))
+        if unit.load_state == "masked":
+            return "masked"
+        if unit.load_state == "not-found":
+            raise Refused("org.freedesktop.DBus.Error.FileNotFound", "No such file or directory")
+        targets = unit.get("Install", "WantedBy").split()
+        if not targets:
+            return "static"
+        return "enabled" if all(self.is_enabled(name, target=target) for target in targets) else "disabled"
 
     def _properties(self, unit: FakeUnit, interface: str) -> dict[str, Variant]:
         if interface == "org.freedesktop.systemd1.Unit":
@@ -427,7 +441,7 @@ def _unit_properties(unit: FakeUnit) -> dict[str, Variant]:
         "UnitFileState": Variant("s", ""),
         "FragmentPath": Variant("s", unit.fragment),
         "Job": Variant("(uo)", job),
-        "StateChangeTimestamp": Variant("t", 1_767_225_600_000_000),
+        "StateChangeTimestamp": Variant("t", unit.since * 1_000_000),
         "StateChangeTimestampMonotonic": Variant("t", int(unit.changed * 1_000_000)),
         "TriggeredBy": Variant("as", list(unit.triggered_by)),
         "InvocationID": Variant("ay", b"\x01\x02"),

@@ -26,10 +26,12 @@ from nodeagent.controllers.operatingsystemconfig import build
 from nodeagent.controllers.operatingsystemconfig.apply import Applier
 from nodeagent.controllers.operatingsystemconfig.containerd import ContainerdFiles
 from nodeagent.controllers.operatingsystemconfig.controller import Dependencies, OperatingSystemConfigReconciler
+from nodeagent.controllers.operatingsystemconfig.drift import Drift
 from nodeagent.controllers.operatingsystemconfig.inplace import Host, InPlaceUpdate
 from nodeagent.controllers.operatingsystemconfig.kubelet_credentials import KubeletCredentials
 from nodeagent.controllers.operatingsystemconfig.serial import SerialLock
 from nodeagent.controllers.operatingsystemconfig.units import UnitJobs
+from nodeagent.host.file_watch import FileWatch
 from nodeagent.host.image_extractor import Extraction
 from nodeagent.host.node_events import NodeEvents
 from nodeagent.host.node_identity import NodeIdentity, hostname_selector
@@ -165,6 +167,8 @@ class OscAgent:
         self.units = SystemdUnitManager(address=host.address)
         self.shutdown = Shutdown()
         self.removed: list[str] = []
+        self.repairs_drift = True
+        self.drifted: list[tuple[str, str]] = []
         self.containerd, self.images, self.machine = FakeContainerd(), FakeImages(root), FakeMachine()
         self.start_process()
 
@@ -186,6 +190,15 @@ class OscAgent:
         )
         self.originals = Originals(folder=self.paths.originals, root=self.root)
         self.containerd_files = ContainerdFiles(containerd=self.containerd, root=self.root)
+        self.drift = Drift(
+            repair=self.repairs_drift,
+            units=self.units,
+            containerd=self.containerd_files,
+            report=lambda finding, action: self.drifted.append((finding.reason, action)),
+            clock=self.clock,
+            root=self.root,
+        )
+        self.file_watch = FileWatch(request=KEY, touched=self.drift.suspect, root=self.root)
         self.lock = SerialLock(client=self.client, holder=HOSTNAME, clock=self.clock)
         self.applier = Applier(
             unit_manager=self.units,
@@ -225,6 +238,8 @@ class OscAgent:
                 jobs=self.jobs,
                 originals=self.originals,
                 containerd=self.containerd_files,
+                drift=self.drift,
+                watch=self.file_watch.watch,
                 in_place=self.in_place,
                 lock=self.lock,
                 search_path=SEARCH_PATH,
@@ -350,6 +365,7 @@ class OscAgent:
             nodes=self.nodes,
             identity=self.identity,
             secret_name=SECRET,
+            more=[self.file_watch],
         )
         environment = Environment(clock=self.clock, rng=Random(1), metrics=Metrics())
         self.cache.on_recovery(controller.retry_api_errors)

@@ -277,6 +277,21 @@ class SystemdBehaviour:
                 for name in names:
                     group.create_task(manager.stop(name))
 
+    async def test_the_state_of_a_unit_file_is_read_anew(self, host: Host) -> None:
+        """Ours: enabled, disabled, masked, static, none; as the disk has it, also without a reload."""
+        host.write_unit("state.service", SIMPLE)
+        host.write_unit("plain.service", "[Service]\nExecStart=/bin/sleep infinity\n")
+        host.mask("masked-state.service")
+        async with connected(host) as manager:
+            assert await manager.unit_file_state("state.service") == "disabled"
+            await manager.enable(["state.service"])
+            assert await manager.unit_file_state("state.service") == "enabled"
+            await manager.disable(["state.service"])
+            assert await manager.unit_file_state("state.service") == "disabled"
+            assert await manager.unit_file_state("plain.service") == "static"
+            assert await manager.unit_file_state("masked-state.service") == "masked"
+            assert await manager.unit_file_state("none-state.service") == ""
+
     async def test_commands_for_one_unit_wait_for_each_other(self, host: Host) -> None:
         """Contract 6.7, 7.9: a per-unit lock; two callers that restart one unit do not cancel each other's job."""
         host.write_unit("shared.service", gate("shared"))

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from nodeagent.controllers.operatingsystemconfig.controller import (
     Dependencies,
     OperatingSystemConfigReconciler,
 )
+from nodeagent.controllers.operatingsystemconfig.drift import Drift
 from nodeagent.controllers.operatingsystemconfig.inplace import (
     Host,
     InPlaceUpdate,
@@ -38,6 +39,7 @@ from nodeagent.controllers.operatingsystemconfig.serial import SerialLock
 from nodeagent.controllers.operatingsystemconfig.trigger import JitterDelay, content_changed, to_secret
 from nodeagent.controllers.operatingsystemconfig.units import UnitJobs
 from nodeagent.credentials import CredentialsManager
+from nodeagent.host.file_watch import FileWatch
 from nodeagent.host.image_extractor import ImageExtractor
 from nodeagent.host.kubelet import Kubelet
 from nodeagent.host.node_events import NodeEvents
@@ -97,6 +99,19 @@ class OperatingSystemConfigController:
         )
         self.originals = Originals(folder=parts.paths.originals, root=parts.paths.root)
         self.containerd = ContainerdFiles(containerd=parts.containerd, root=parts.paths.root)
+        settings = parts.config.controllers.operating_system_config
+        self.drift = Drift(
+            repair=settings.drift.mode == "repair",
+            units=parts.units,
+            containerd=self.containerd,
+            report=lambda finding, action: events.event(
+                "Warning", reason=finding.reason, action="Drift", note=f"{finding.message}; {action}"
+            ),
+            clock=parts.clock,
+            root=parts.paths.root,
+        )
+        request = Request(NAMESPACE, settings.secret_name)
+        self.file_watch = FileWatch(request=request, touched=self.drift.suspect, root=parts.paths.root)
         self.reconciler = OperatingSystemConfigReconciler(
             Dependencies(
                 secrets=parts.secrets,
@@ -108,6 +123,8 @@ class OperatingSystemConfigController:
                 jobs=self.jobs,
                 originals=self.originals,
                 containerd=self.containerd,
+                drift=self.drift,
+                watch=self.file_watch.watch,
                 in_place=self._new_in_place(),
                 lock=self.lock,
                 status=parts.status,
@@ -115,8 +132,8 @@ class OperatingSystemConfigController:
                 clock=parts.clock,
                 paths=parts.paths,
                 search_path=os.environ.get("PATH", ""),
-                sync_period=parts.config.controllers.operating_system_config.sync_period,
-                kubernetes_version=parts.config.controllers.operating_system_config.kubernetes_version,
+                sync_period=settings.sync_period,
+                kubernetes_version=settings.kubernetes_version,
             )
         )
 
@@ -130,6 +147,7 @@ class OperatingSystemConfigController:
                 nodes=self._parts.nodes,
                 identity=self._parts.identity,
                 secret_name=secret_name,
+                more=[self.file_watch],
             ),
             serial.new_controller(self.lock),
         ]
@@ -187,11 +205,12 @@ def new_controller(
     nodes: Informer[Node],
     identity: NodeIdentity,
     secret_name: str,
+    more: Sequence[Source] = (),
 ) -> Controller:
     """Build the controller.
 
     Its sources: the Secret, and our Node when it appears (what was applied is reported then) or is ready
-    for an update in place.
+    for an update in place; and `more`, which queue the Secret's key.
     """
     delay = JitterDelay(node_name=lambda: identity.name, node=lambda: identity.node)
     sources: list[Source] = [
@@ -207,6 +226,7 @@ def new_controller(
             mapper=to_secret(NAMESPACE, secret_name),
         ),
     ]
+    sources += more
     return Controller(
         name=CONTROLLER,
         reconciler=Persistent(reconciler, final=(InvalidOSC, RolledBack, WaitingForReboot)),

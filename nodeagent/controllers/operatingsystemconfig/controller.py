@@ -5,7 +5,7 @@ pkg/nodeagent/controller/operatingsystemconfig/reconciler.go (contract 6.2 to 6.
 """
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -28,6 +28,7 @@ from nodeagent.controllers.operatingsystemconfig import node_metadata, staticpod
 from nodeagent.controllers.operatingsystemconfig.apply import Applier, Outcome
 from nodeagent.controllers.operatingsystemconfig.containerd import ContainerdFiles
 from nodeagent.controllers.operatingsystemconfig.desired import Desired
+from nodeagent.controllers.operatingsystemconfig.drift import Drift
 from nodeagent.controllers.operatingsystemconfig.files import Contents
 from nodeagent.controllers.operatingsystemconfig.inplace import BUDGET, InPlaceUpdate, may_begin
 from nodeagent.controllers.operatingsystemconfig.preparation import Preparation, Prepared
@@ -41,11 +42,12 @@ from nodeagent.host.node_identity import NodeIdentity
 from nodeagent.host.originals import Originals
 from nodeagent.paths import Paths
 from nodeagent.status import StatusBoard
+from osc.codec import Decoded
 from osc.diff import Dirty
 from osc.errors import InvalidOSC
 from osc.inplace import InPlaceChanges
 from osc.journal import Journal
-from osc.merge import effective
+from osc.merge import Effective, effective
 from osc.plan import Plan, plan
 from osc.types import OperatingSystemConfig
 
@@ -85,6 +87,9 @@ class Dependencies:
     jobs: UnitJobs
     originals: Originals
     containerd: ContainerdFiles
+    drift: Drift
+    watch: Callable[[Collection[str]], None]
+    """Told which files are ours now."""
     in_place: InPlaceUpdate
     lock: SerialLock
     status: StatusBoard
@@ -114,7 +119,6 @@ class OperatingSystemConfigReconciler:
         self._upkeep = Upkeep(
             journal=dependencies.journal,
             contents=contents,
-            containerd=dependencies.containerd,
             paths=dependencies.paths,
         )
         self._failures = 0
@@ -249,6 +253,8 @@ class OperatingSystemConfigReconciler:
             if progress.look_again is not None:
                 return await self._look_again({"update in place": progress.waiting_for}, progress.look_again)
             restart = progress.restart
+        # Before it is said that the OSC is applied: from then on everybody may rely on it.
+        self._with.watch(desired.effective.written_paths())
         await run_to_end(self._with.journal.commit, desired.decoded.document)
         await run_to_end(self._with.originals.drop, but=desired.effective.written_paths())
         if restart:
@@ -328,15 +334,20 @@ class OperatingSystemConfigReconciler:
         config = last.config if last is not None else (await self._read(secret)).decoded.config
         await self._label(node, config)
         dirty = Dirty()
-        if await asyncio.to_thread(self._upkeep.has_secrets):
+        if not self._with.drift.suspecting and await asyncio.to_thread(self._upkeep.has_secrets):
             dirty |= await self._upkeep.changed_secrets(await self._read(secret))
         if last is not None:
-            dirty |= await self._upkeep.drift(effective(last.config, hostname=self._with.identity.hostname))
+            dirty |= await self._with.drift.look(self._applied(last))
         self._preparation.dirty |= dirty
         return bool(dirty)
 
+    def _applied(self, last: Decoded) -> Effective:
+        return effective(last.config, hostname=self._with.identity.hostname)
+
     async def _rest(self) -> Result:
-        """Nothing is to be done until the sync period has gone by."""
+        """Nothing is to be done until the sync period has gone by, or somebody touches what is ours."""
+        last = (await asyncio.to_thread(self._with.journal.load_last_applied)).decoded
+        self._with.watch(self._applied(last).written_paths() if last is not None else ())
         await self._with.status.failing({}, next_try=None)
         await self._with.status.phase("applied")
         return Result(requeue_after=self._next_look())

@@ -208,6 +208,7 @@ def dirty_of(findings: Iterable[Finding]) -> Dirty:
     return Dirty(
         frozenset(finding.path for finding in found if finding.path),
         frozenset(finding.unit for finding in found if finding.unit),
+        frozenset(finding.registry for finding in found if finding.registry),
     )
 
 

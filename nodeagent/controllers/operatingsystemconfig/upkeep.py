@@ -1,21 +1,16 @@
 """Look after an OSC that was applied: what changed behind our back since then, and what is no longer needed.
 
-Source: contract 6.2 step 28, 9 W14, W29, W44.
+Source: contract 6.2 step 28, 9 W29, W44.
 """
-
-import asyncio
 
 from agents.core import files as core_files
 from agents.core.logging import get_logger
-from nodeagent.controllers.operatingsystemconfig.containerd import ContainerdFiles
 from nodeagent.controllers.operatingsystemconfig.desired import Desired
 from nodeagent.controllers.operatingsystemconfig.files import Contents
-from nodeagent.controllers.operatingsystemconfig.preparation import dirty_of, secret_digests
-from nodeagent.host.consistency import inspect
+from nodeagent.controllers.operatingsystemconfig.preparation import secret_digests
 from nodeagent.paths import Paths
 from osc.diff import Dirty, changed_secrets
 from osc.journal import Journal
-from osc.merge import Effective
 
 log = get_logger(__name__)
 
@@ -26,14 +21,12 @@ class Upkeep:
     Args:
         journal: knows what Secrets held.
         contents: reads Secrets.
-        containerd: looks at files of registries.
         paths: where the machine's files are.
     """
 
-    def __init__(self, *, journal: Journal, contents: Contents, containerd: ContainerdFiles, paths: Paths) -> None:
+    def __init__(self, *, journal: Journal, contents: Contents, paths: Paths) -> None:
         self._journal = journal
         self._contents = contents
-        self._containerd = containerd
         self._paths = paths
 
     def has_secrets(self) -> bool:
@@ -52,26 +45,6 @@ class Upkeep:
         if changed:
             log.info("Content of referenced Secrets changed", paths=sorted(changed))
         return Dirty(changed)
-
-    async def drift(self, applied: Effective) -> Dirty:
-        """Look for files that somebody changed by hand; those that would restart a unit are left alone (W14)."""
-        used = {path for unit in applied.units for path in unit.file_paths}
-        findings = await asyncio.to_thread(
-            lambda: list(inspect(Effective(files=applied.files), loaded_units=None, root=self._paths.root))
-        )
-        drifted = [finding for finding in findings if finding.path and finding.path not in used]
-        for finding in drifted:
-            log.info("File was changed by somebody else, repairing", path=finding.path, reason=finding.reason)
-        registries = await asyncio.to_thread(
-            lambda: frozenset(
-                upstream
-                for upstream, registry in applied.registries_by_upstream().items()
-                if not self._containerd.has_registry(registry)
-            )
-        )
-        for upstream in sorted(registries):
-            log.info("Registry was changed by somebody else, repairing", upstream=upstream)
-        return dirty_of(drifted) | Dirty(registries=registries)
 
     def remove_bootstrap_credentials(self) -> None:
         """Remove the kubelet's bootstrap credentials once it has others (W29)."""

@@ -19,7 +19,7 @@ def write(node: OscAgent, path: str, text: str, mode: int = 0o644) -> Path:
 
 
 async def test_an_original_comes_back_when_its_path_leaves_the_osc(node: OscAgent) -> None:
-    """Issue section 2, item 4: with bytes and mode, over changes of the OSC's content; what we created is removed."""
+    """Ledger: with bytes and mode, over changes of the OSC's content; what we created is removed."""
     motd = write(node, MOTD, "original", 0o640)
     node.publish(files=[inline(MOTD, "one"), inline("/etc/created", "x")])
     async with node.connected():
@@ -36,7 +36,7 @@ async def test_an_original_comes_back_when_its_path_leaves_the_osc(node: OscAgen
 
 
 async def test_an_original_that_equals_the_osc_stays(node: OscAgent) -> None:
-    """Issue section 2, item 4: what the operating system brought is not removed because an OSC once named it."""
+    """Ledger: what the operating system brought is not removed because an OSC once named it."""
     write(node, MOTD, "same")
     node.publish(files=[inline(MOTD, "same", 0o600)])
     async with node.connected():
@@ -67,7 +67,7 @@ async def test_w10_an_original_survives_a_superseded_apply(node: OscAgent) -> No
 
 
 async def test_originals_of_units_and_drop_ins_come_back(node: OscAgent) -> None:
-    """Issue section 2, item 4: an administrator's unit file and drop-in under the names that the OSC used for a while."""
+    """Ledger: an administrator's unit file and drop-in under the names that the OSC used for a while."""
     unit, drop_in = "/etc/systemd/system/a.service", "/etc/systemd/system/a.service.d/10.conf"
     write(node, unit, SLEEP.replace("infinity", "1"))
     write(node, drop_in, "[Service]\nNice=1\n")
@@ -83,7 +83,7 @@ async def test_originals_of_units_and_drop_ins_come_back(node: OscAgent) -> None
 
 
 async def test_what_user_data_brought_for_us_has_no_original(node: OscAgent) -> None:
-    """Issue section 2, item 4: the agent's own unit and its files are ours from the first day, and go with the OSC."""
+    """Ledger: the agent's own unit and its files are ours from the first day, and go with the OSC."""
     config = "/var/lib/gardener-node-agent/config-v1.yaml"
     write(node, config, "user data")
     own = {"name": "gardener-node-agent.service", "content": SLEEP, "filePaths": [config]}

@@ -36,7 +36,7 @@ async def test_an_outage_harms_nothing_and_ends_alone(node: OscAgent, error: Api
     async with node.controlling():
         await asyncio.sleep(5)
         assert node.applied() is not None
-        received = len(node.host.received)
+        received = len(node.host.jobs)
         node.api.fail(error)
         for stream in list(node.api.streams):
             stream.fail(Unavailable("connection broke"))
@@ -44,7 +44,7 @@ async def test_an_outage_harms_nothing_and_ends_alone(node: OscAgent, error: Api
         checksum = node.publish(files=[inline("/etc/a", "two")], units=[UNIT])
         await asyncio.sleep(600)
         assert len(node.api.calls) - before < 2 * 600 / 3 + 20
-        assert (len(node.host.received), node.read("/etc/a")) == (received, "one")
+        assert (len(node.host.jobs), node.read("/etc/a")) == (received, "one")
         assert node.restart_reason() is None
         node.api.heal()
         await asyncio.sleep(65)
@@ -83,9 +83,9 @@ async def test_an_intact_machine_is_not_repaired(node: OscAgent) -> None:
     node.publish(files=[inline("/etc/of-no-machine", "one")])
     async with node.controlling():
         await asyncio.sleep(5)
-        before = len(node.host.received), len(node.api.requests("PATCH"))
+        before = len(node.host.jobs), len(node.api.requests("PATCH"))
         await asyncio.sleep(1300)
-        assert (len(node.host.received), len(node.api.requests("PATCH"))) == before
+        assert (len(node.host.jobs), len(node.api.requests("PATCH"))) == before
 
 
 async def test_a_drift_that_comes_back_is_no_hot_loop_in_an_outage(node: OscAgent) -> None:

@@ -164,7 +164,7 @@ async def test_files_come_out_of_images_each_pulled_once(node: OscAgent) -> None
 
 
 async def test_an_image_that_takes_long_holds_back_only_what_needs_it(node: OscAgent) -> None:
-    """Issue section 2: while an image is pulled, everything that does not need it is applied, and its unit is not started."""
+    """Isolation: while an image is pulled, everything that does not need it is applied, and its unit is not started."""
     node.images.images[IMAGE] = {"/kubelet": b"binary"}
     node.images.blocked = asyncio.Event()
     units: list[dict[str, Any]] = [
@@ -184,7 +184,7 @@ async def test_an_image_that_takes_long_holds_back_only_what_needs_it(node: OscA
 
 
 async def test_an_image_that_cannot_be_pulled_fails_alone(node: OscAgent) -> None:
-    """Issue section 2: named with its cause, the unit that needs it waits, all else is applied; later it is caught up."""
+    """Isolation: named with its cause, the unit that needs it waits, all else is applied; later it is caught up."""
     unit = {"name": "kubelet.service", "content": SLEEP, "filePaths": ["/opt/bin/kubelet"]}
     checksum = node.publish(
         files=[from_image("/opt/bin/kubelet", IMAGE, "/kubelet"), inline("/a", "1")],

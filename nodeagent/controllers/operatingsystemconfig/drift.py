@@ -1,0 +1,207 @@
+"""What somebody else changed of files and units that are ours: seen, said once, and put right within limits.
+
+A unit is restarted only if it may have been started with what was wrong, and at most three times an hour; everything else
+is put right without touching what runs. What comes back again and again is left as it is after six repairs within an hour,
+and said so: two who both want the last word must not wear out the disk. Files that the OSC does not name are never looked at.
+
+Source: contract 9 W14; the rest is ours.
+"""
+
+import asyncio
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+from agents.core.clock import Clock
+from agents.core.errors import AgentError
+from agents.core.logging import get_logger
+from nodeagent.controllers.operatingsystemconfig.containerd import ContainerdFiles
+from nodeagent.controllers.operatingsystemconfig.preparation import dirty_of
+from nodeagent.host.consistency import Finding, inspect
+from osc.diff import Dirty
+from osc.merge import Effective
+from osc.types import OWN_UNIT, Unit
+from systemd.manager import UnitManager
+from systemd.unitfiles import UnitFiles
+
+log = get_logger(__name__)
+
+WINDOW = timedelta(hours=1)
+MOST_REPAIRS = 6
+"""Of one item within the window."""
+MOST_RESTARTS = 3
+"""Of one unit within the window."""
+MASKED = "UnitMasked"
+_ENABLED = frozenset({"enabled", "enabled-runtime"})
+_MASKED = frozenset({"masked", "masked-runtime"})
+
+Report = Callable[[Finding, str], None]
+"""Called once for each item that drifted, with what is done about it."""
+
+
+class Drift:
+    """Looks after what was applied.
+
+    Args:
+        repair: False if drift is only to be reported.
+        units: asked for enablement, and since when a unit runs.
+        containerd: looks at files of registries.
+        report: told about each item once.
+        clock: for the limits.
+        root: where the machine's file system starts.
+    """
+
+    def __init__(
+        self,
+        *,
+        repair: bool,
+        units: UnitManager,
+        containerd: ContainerdFiles,
+        report: Report,
+        clock: Clock,
+        root: Path,
+    ) -> None:
+        self._repair = repair
+        self._units = units
+        self._containerd = containerd
+        self._report = report
+        self._clock = clock
+        self._root = root
+        self._unit_files = UnitFiles(root=root)
+        self._suspects: set[str] = set()
+        self._known: dict[str, tuple[str | None, str]] = {}
+        self._repairs = _Allowance(MOST_REPAIRS, clock)
+        self._restarts = _Allowance(MOST_RESTARTS, clock)
+
+    def suspect(self, path: str) -> None:
+        """Have the next look see after this path alone."""
+        self._suspects.add(path)
+
+    @property
+    def suspecting(self) -> bool:
+        """Whether the next look is about suspects alone."""
+        return bool(self._suspects)
+
+    async def look(self, applied: Effective) -> Dirty:
+        """Return what has to be put right: of the suspects if there are any, else of everything."""
+        suspects, self._suspects = self._suspects, set()
+        wanted = _only(applied, suspects) if suspects else applied
+        findings = await asyncio.to_thread(
+            lambda: list(inspect(wanted, loaded_units=None, with_modes=True, root=self._root))
+        )
+        if not suspects:
+            findings += await self._enablement(wanted.units)
+            findings += await asyncio.to_thread(lambda: list(self._registries(wanted)))
+        looked_at = suspects or None
+        return await self._judge(_unique(findings), applied, looked_at)
+
+    async def _enablement(self, units: Iterable[Unit]) -> list[Finding]:
+        found: list[Finding] = []
+        for unit in units:
+            try:
+                state = await self._units.unit_file_state(unit.name)
+            except AgentError as error:
+                log.debug("Unit not looked at", unit=unit.name, error=error)
+                continue
+            enabled = unit.enable is not False or unit.name == OWN_UNIT
+            if enabled and state in _MASKED:
+                found.append(Finding(MASKED, f"unit {unit.name} is masked", unit=unit.name))
+            elif enabled and state == "disabled":
+                found.append(Finding("UnitEnableMismatch", f"unit {unit.name} is not enabled", unit=unit.name))
+            elif not enabled and state in _ENABLED:
+                found.append(Finding("UnitEnableMismatch", f"unit {unit.name} is enabled", unit=unit.name))
+        return found
+
+    def _registries(self, applied: Effective) -> Iterable[Finding]:
+        for upstream, registry in applied.registries_by_upstream().items():
+            if not self._containerd.has_registry(registry):
+                yield Finding("RegistryMismatch", f"hosts.toml of registry {upstream} differs", registry=upstream)
+
+    async def _judge(self, findings: list[Finding], applied: Effective, looked_at: set[str] | None) -> Dirty:
+        seen = {_key(finding) for finding in findings}
+        for key, (path, _action) in list(self._known.items()):
+            if key not in seen and (not looked_at or path in looked_at):
+                del self._known[key]
+        dirty = Dirty()
+        for finding in findings:
+            key = _key(finding)
+            repaired = self._repair and self._repairs.take(key)
+            action = self._action(repaired=repaired)
+            if repaired or self._known.get(key) != (finding.path, action):
+                log.info("Machine drifted", reason=finding.reason, finding=finding.message, action=action)
+                self._report(finding, action)
+            self._known[key] = (finding.path, action)
+            if repaired:
+                dirty |= await self._dirty(finding, applied)
+        return dirty
+
+    def _action(self, *, repaired: bool) -> str:
+        if repaired:
+            return "put right"
+        return f"left as it is: put right {MOST_REPAIRS} times within an hour" if self._repair else "only reported"
+
+    async def _dirty(self, finding: Finding, applied: Effective) -> Dirty:
+        """Return what to write again, and which units stay as they run."""
+        if finding.reason == MASKED and finding.unit is not None:
+            await asyncio.to_thread(self._unit_files.unmask, finding.unit)
+        dirty = dirty_of([finding])
+        users = {unit.name for unit in applied.units if finding.unit == unit.name or finding.path in unit.file_paths}
+        still = {name for name in sorted(users) if not await self._restart(name, finding)}
+        return replace(dirty, still=frozenset(still))
+
+    async def _restart(self, name: str, finding: Finding) -> bool:
+        """Tell whether a unit has to be restarted: it may have been started with what was wrong, and has not used up its limit."""
+        if not finding.definition or finding.changed_at is None:
+            return False
+        try:
+            state = await self._units.unit(name)
+        except AgentError as error:
+            log.debug("Unit not looked at", unit=name, error=error)
+            return False
+        since = state.state_changed.timestamp() if state.state_changed is not None else 0.0
+        if state.active_state == "active" and since < finding.changed_at:
+            return False
+        if self._restarts.take(name):
+            return True
+        log.error("Unit drifted too often, not restarted for it", unit=name, limit=MOST_RESTARTS)
+        return False
+
+
+class _Allowance:
+    """So many times within the window, for each key."""
+
+    def __init__(self, limit: int, clock: Clock) -> None:
+        self._limit = limit
+        self._clock = clock
+        self._taken: dict[str, deque[float]] = defaultdict(deque)
+
+    def take(self, key: str) -> bool:
+        """Use one up; False if none is left."""
+        now = self._clock.monotonic()
+        taken = self._taken[key]
+        while taken and now - taken[0] >= WINDOW.total_seconds():
+            taken.popleft()
+        if len(taken) >= self._limit:
+            return False
+        taken.append(now)
+        return True
+
+
+def _only(applied: Effective, paths: set[str]) -> Effective:
+    files = tuple(file for file in applied.files if file.path in paths)
+    units = tuple(
+        unit.model_copy(update={"file_paths": ()})
+        for unit in applied.units
+        if not paths.isdisjoint(unit.written_paths())
+    )
+    return Effective(files=files, units=units)
+
+
+def _unique(findings: Iterable[Finding]) -> list[Finding]:
+    return list({_key(finding): finding for finding in findings}.values())
+
+
+def _key(finding: Finding) -> str:
+    return f"{finding.path or finding.unit or finding.registry or finding.message}"

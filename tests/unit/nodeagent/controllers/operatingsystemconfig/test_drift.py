@@ -1,0 +1,176 @@
+"""What somebody else changed of what is ours: seen, said once, put right within limits."""
+
+import asyncio
+import os
+import time
+from typing import Any
+
+import pytest
+
+from tests.support.osc_agent import SLEEP, OscAgent, inline
+
+UNIT = {
+    "name": "a.service",
+    "content": SLEEP,
+    "filePaths": ["/etc/used"],
+    "dropIns": [{"name": "d.conf", "content": "[Unit]\n"}],
+}
+FILES = [inline("/etc/a", "one", 0o644), inline("/etc/used", "used", 0o644)]
+UNIT_FILE, DROP_IN = "/etc/systemd/system/a.service", "/etc/systemd/system/a.service.d/d.conf"
+
+
+@pytest.fixture
+async def applied(node: OscAgent) -> OscAgent:
+    """A node with two files and a unit that uses one of them."""
+    node.publish(files=FILES, units=[UNIT])
+    async with node.connected():
+        await node.reconcile()
+    node.host.jobs.clear()
+    return node
+
+
+def touch(node: OscAgent, path: str, text: str) -> None:
+    """Do what somebody else does."""
+    (node.root / path.lstrip("/")).write_text(text)
+
+
+def restarted_since(node: OscAgent, *, hours: int) -> None:
+    """Let the unit have been started so long after (or before) everything that is on the disk."""
+    node.host.units["a.service"].since = int(time.time()) + hours * 3600
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "reason"),
+    [
+        ("/etc/a", "changed", "FileMismatch"),
+        ("/etc/used", "changed", "FileMismatch"),
+        (UNIT_FILE, "[Service]\n", "UnitMismatch"),
+        (DROP_IN, "[Service]\n", "DropInMismatch"),
+    ],
+)
+async def test_changed_content_is_put_right(applied: OscAgent, path: str, text: str, reason: str) -> None:
+    """Contract 9 W14: files, also those that units use, unit files and drop-ins; one event each."""
+    before = applied.read(path)
+    async with applied.connected():
+        touch(applied, path, text)
+        await applied.reconcile()
+        assert applied.read(path) == before
+        assert applied.drifted == [(reason, "put right")]
+        await applied.reconcile()
+        assert len(applied.drifted) == 1
+
+
+async def test_what_is_gone_comes_back(applied: OscAgent) -> None:
+    """Contract 9 W14: a missing file, unit file and drop-in."""
+    async with applied.connected():
+        for path in ("/etc/a", UNIT_FILE, DROP_IN):
+            (applied.root / path.lstrip("/")).unlink()
+        await applied.reconcile()
+        assert applied.read("/etc/a") == "one"
+        assert applied.read(UNIT_FILE) == SLEEP
+        assert applied.read(DROP_IN) == "[Unit]\n"
+        assert {reason for reason, _action in applied.drifted} == {"FileMissing", "UnitFileMissing"}
+
+
+async def test_mode_and_owner_are_put_right(applied: OscAgent) -> None:
+    """Contract 9 W14: nothing is restarted for them."""
+    path = applied.root / "etc/used"
+    async with applied.connected():
+        path.chmod(0o666)
+        await applied.reconcile()
+        assert path.stat().st_mode & 0o777 == 0o644
+        if os.geteuid() == 0:
+            os.chown(path, 1234, 1234)
+            await applied.reconcile()
+            assert (path.stat().st_uid, path.stat().st_gid) == (0, 0)
+    assert applied.host.jobs == []
+    assert applied.drifted[0] == ("FileModeMismatch", "put right")
+
+
+async def test_a_unit_is_restarted_only_if_it_may_have_read_what_was_wrong(applied: OscAgent) -> None:
+    """Contract 9 W14: one that runs since before the change has not."""
+    async with applied.connected():
+        touch(applied, "/etc/used", "wrong")
+        restarted_since(applied, hours=-1)
+        await applied.reconcile()
+        assert (applied.read("/etc/used"), applied.host.jobs) == ("used", [])
+        touch(applied, "/etc/used", "wrong")
+        restarted_since(applied, hours=1)
+        await applied.reconcile()
+        assert (applied.read("/etc/used"), applied.host.jobs) == ("used", [("restart", "a.service")])
+
+
+async def test_restarts_and_repairs_are_limited(applied: OscAgent) -> None:
+    """Contract 9 W14: three restarts and six repairs an hour; then it is said once, and left; an hour later again."""
+    async with applied.connected():
+        for _ in range(8):
+            touch(applied, "/etc/used", "wrong")
+            restarted_since(applied, hours=1)
+            await applied.reconcile()
+        assert applied.host.jobs == [("restart", "a.service")] * 3
+        assert applied.read("/etc/used") == "wrong"
+        assert [action for _reason, action in applied.drifted].count("put right") == 6
+        assert len(applied.drifted) == 7
+        applied.clock.advance(3600)
+        await applied.reconcile()
+        assert applied.read("/etc/used") == "used"
+
+
+async def test_enablement_is_put_right(applied: OscAgent) -> None:
+    """Contract 9 W14: disabled by hand; nothing runs differently for it."""
+    link = applied.root / "etc/systemd/system/multi-user.target.wants/a.service"
+    async with applied.connected():
+        link.unlink()
+        await applied.reconcile()
+        assert applied.host.is_enabled("a.service")
+        assert applied.drifted == [("UnitEnableMismatch", "put right")]
+    assert applied.host.jobs == []
+
+
+async def test_report_only(applied: OscAgent) -> None:
+    """Contract 9 W14: the option `report`: one event, nothing is changed."""
+    applied.repairs_drift = False
+    applied.start_process()
+    async with applied.connected():
+        touch(applied, "/etc/a", "changed")
+        for _ in range(3):
+            await applied.reconcile()
+        assert applied.read("/etc/a") == "changed"
+        assert applied.drifted == [("FileMismatch", "only reported")]
+        touch(applied, "/etc/a", "one")
+        await applied.reconcile()
+        touch(applied, "/etc/a", "again")
+        await applied.reconcile()
+        assert len(applied.drifted) == 2
+
+
+async def test_foreign_files_are_not_looked_at(applied: OscAgent) -> None:
+    """Contract 9 W14: beside ours, in the same directories."""
+    foreign = applied.root / "etc/systemd/system/a.service.d/90-admin.conf"
+    foreign.write_text("[Service]\n")
+    async with applied.connected():
+        touch(applied, DROP_IN, "x")
+        await applied.reconcile()
+    assert foreign.read_text() == "[Service]\n"
+
+
+async def test_a_touched_file_is_put_right_at_once(applied: OscAgent) -> None:
+    """Contract 9 W14: through inotify, without waiting for the sync period; only that file is looked at."""
+    async with applied.controlling():
+        await asyncio.sleep(1)
+        touch(applied, "/etc/a", "changed")
+        await asyncio.sleep(2)
+        assert applied.read("/etc/a") == "one"
+        assert applied.drifted == [("FileMismatch", "put right")]
+
+
+async def test_extension_units_and_files_are_looked_after(node: OscAgent) -> None:
+    """Contract 9 W14: those in the OSC's status."""
+    status: dict[str, Any] = {"extensionFiles": [inline("/etc/ext", "one")], "extensionUnits": [UNIT]}
+    node.publish(files=[inline("/etc/used", "used")], status=status)
+    async with node.connected():
+        await node.reconcile()
+        touch(node, "/etc/ext", "changed")
+        touch(node, DROP_IN, "changed")
+        await node.reconcile()
+        assert (node.read("/etc/ext"), node.read(DROP_IN)) == ("one", "[Unit]\n")
