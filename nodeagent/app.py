@@ -24,7 +24,7 @@ from agents.runtime.server import health_server, metrics_server
 from agents.runtime.source import ChannelSource
 from nodeagent import status
 from nodeagent.config import NodeAgentConfiguration
-from nodeagent.controllers import certificate, lease, token
+from nodeagent.controllers import certificate, lease, token, watchdog
 from nodeagent.controllers.operatingsystemconfig.build import OperatingSystemConfigController, Parts
 from nodeagent.controllers.operatingsystemconfig.controller import OperatingSystemConfigReconciler
 from nodeagent.credentials import ClientFactory, CredentialsManager
@@ -46,23 +46,28 @@ from nodeagent.startup.stale_files import StaleFiles
 from nodeagent.version import GARDENER_VERSION
 from osc.journal import Journal
 from systemd.manager import SystemdUnitManager
-from systemd.notify import Notifier
+from systemd.notify import Notifier, ServiceEnvironment
 
 NAMESPACE = "kube-system"
 
 
-async def run(config: NodeAgentConfiguration, config_path: Path, *, ctr: CtrSettings, notify_socket: str) -> int:
+async def run(
+    config: NodeAgentConfiguration, config_path: Path, *, ctr: CtrSettings, service: ServiceEnvironment
+) -> int:
     """Run the controllers until something ends the process; returns the exit code."""
-    return await _Process(config, config_path, ctr, notify_socket).run()
+    return await _Process(config, config_path, ctr, service).run()
 
 
 class _Process:
     """What lives as long as the process does."""
 
-    def __init__(self, config: NodeAgentConfiguration, config_path: Path, ctr: CtrSettings, notify_socket: str) -> None:
+    def __init__(
+        self, config: NodeAgentConfiguration, config_path: Path, ctr: CtrSettings, service: ServiceEnvironment
+    ) -> None:
         self._config = config
         self._config_path = config_path
-        self._notifier = Notifier(address=notify_socket)
+        self._service = service
+        self._notifier = Notifier(address=service.notify_socket)
         self._paths = Paths()
         self._clock: Clock = SystemClock()
         self._rng: Random = SystemRandom()
@@ -88,6 +93,7 @@ class _Process:
             clock=self._clock,
         )
         self._last_heartbeat: float | None = None
+        self._last_try: float | None = None
         self._metrics.gauge(
             "gardener_node_agent_lease_age_seconds", "Seconds since the Lease was renewed.", self._heartbeat_age
         )
@@ -169,9 +175,18 @@ class _Process:
         )
         self._manager.add_controller(
             lease.new_controller(
-                client=client, nodes=shoot.nodes, identity=shoot.identity, clock=self._clock, renewed=self._renewed
+                client=client,
+                nodes=shoot.nodes,
+                identity=shoot.identity,
+                clock=self._clock,
+                tried=self._heartbeat_tried,
+                renewed=self._renewed,
             )
         )
+        if (every := watchdog.period(self._service.watchdog_usec)) is not None:
+            self._manager.add_controller(
+                watchdog.new_controller(notifier=self._notifier, every=every, silence=self._heartbeat_silence)
+            )
         for controller in new_controllers(self._node_parts()):
             self._manager.add_controller(controller)
         self._manager.add_controller(status.new_controller(self._status))
@@ -241,6 +256,12 @@ class _Process:
             message=finding.message,
             component="osc-checker",
         )
+
+    def _heartbeat_tried(self) -> None:
+        self._last_try = self._clock.monotonic()
+
+    def _heartbeat_silence(self) -> float | None:
+        return None if self._last_try is None else self._clock.monotonic() - self._last_try
 
     async def _renewed(self) -> None:
         self._last_heartbeat = self._clock.monotonic()

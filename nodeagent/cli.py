@@ -45,7 +45,6 @@ class Options:
 
     command: str
     config_dir: Path
-    notify_socket: str
 
 
 class _Parser(argparse.ArgumentParser):
@@ -88,7 +87,6 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
     return Options(
         command=parsed.command or "run",
         config_dir=Path(directory).absolute(),
-        notify_socket=environment.get("NOTIFY_SOCKET", ""),
     )
 
 
@@ -147,9 +145,10 @@ def _run(options: Options, path: Path, loaded: config.NodeAgentConfiguration, en
     if options.command == "run":
         from nodeagent.app import run
         from nodeagent.host.ctr import CtrSettings
+        from systemd.notify import ServiceEnvironment
 
         ctr = CtrSettings.from_environment(environment)
-        return asyncio.run(run(loaded, path, ctr=ctr, notify_socket=options.notify_socket))
+        return asyncio.run(run(loaded, path, ctr=ctr, service=ServiceEnvironment.of(environment)))
     from nodeagent import commands
 
     return asyncio.run(commands.bootstrap(loaded, environment))

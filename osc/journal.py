@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from agents.core.aside import set_aside
 from agents.core.clock import Clock
 from agents.core.errors import FatalError, TerminalError
 from agents.core.files import FileError, read_optional, write_atomic
@@ -96,6 +97,8 @@ class Journal:
         self._write = write
         self._read = read
         self._loaded: Loaded | None = None
+        self._damaged: list[Path] = []
+        self._torn = False
         self._current: Pending | None = None
         self._finished: set[Entry] = set()
         self._parts: dict[Entry, set[str]] = {}
@@ -120,10 +123,12 @@ class Journal:
         try:
             content = self._read(self._last_applied_path)
             if content is None:
-                return LastApplied(None, torn=False)
+                return LastApplied(None, torn=self._torn)
             return LastApplied(decode_document(load_state(content)), torn=False)
         except (FileError, TerminalError) as error:
             log.error("Last applied operating system config unreadable", path=str(self._last_applied_path), error=error)
+            self._torn = True
+            self._set_aside(self._last_applied_path)
             return LastApplied(None, torn=True)
 
     def begin(
@@ -213,6 +218,7 @@ class Journal:
         current = self._begun()
         typed = {**document, "apiVersion": API_VERSION, "kind": KIND}
         self._write(self._last_applied_path, dump_state(typed), mode=STATE_MODE)
+        self._torn = False
         if not current.unfinished:
             return
         self._current = Pending(current.checksum, secret_digests=current.secret_digests, sequence=current.sequence)
@@ -234,8 +240,22 @@ class Journal:
             pending = decode_pending(content)
         except (FileError, TornPending) as error:
             log.error("Pending changes unreadable", path=str(self._pending_path), error=error)
+            self._set_aside(self._pending_path)
             return Loaded(None, compare_with_disk=True)
         return Loaded(pending, compare_with_disk=pending.foreign and pending.unfinished)
+
+    def take_damaged(self) -> list[Path]:
+        """Return where damaged files were put since the last call."""
+        damaged, self._damaged = self._damaged, []
+        return damaged
+
+    def _set_aside(self, path: Path) -> None:
+        """Keep a damaged file for somebody to look at; what it said is found out from the API and the disk."""
+        try:
+            if (place := set_aside(path)) is not None:
+                self._damaged.append(place)
+        except FileError as error:
+            log.error("Damaged file not set aside", path=str(path), error=error)
 
     def _begun(self) -> Pending:
         self._read_once()

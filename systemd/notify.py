@@ -5,10 +5,25 @@ Source: sd_notify(3).
 """
 
 import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from agents.core.logging import get_logger
 
 log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceEnvironment:
+    """What systemd tells a service about itself: where to send states, and how often it wants to hear."""
+
+    notify_socket: str = ""
+    watchdog_usec: str = ""
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> "ServiceEnvironment":
+        """Read NOTIFY_SOCKET and WATCHDOG_USEC."""
+        return cls(environment.get("NOTIFY_SOCKET", ""), environment.get("WATCHDOG_USEC", ""))
 
 
 class Notifier:

@@ -12,6 +12,29 @@ from pathlib import Path
 
 from agents.core.files import PERMISSIONS, FileError, temporary_name, walk
 
+DAMAGED = ".damaged"
+"""What a file that cannot be read has behind its name once it was set aside."""
+
+
+def set_aside(path: Path) -> Path | None:
+    """Move a damaged file out of the way, so that somebody can look at it; an older one goes.
+
+    Returns:
+        Where it is now, None if there was none.
+
+    Raises:
+        FileError: it cannot be moved.
+    """
+    try:
+        with walk(path) as (directory, name):
+            os.rename(name, f"{name}{DAMAGED}", src_dir_fd=directory, dst_dir_fd=directory)
+            os.fsync(directory)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise FileError("damaged file not set aside", path, error) from error
+    return path.with_name(f"{path.name}{DAMAGED}")
+
 
 def keep_aside(path: Path, kept: Path) -> int | None:
     """Keep what is at a path under a second name too, without copying it where one file system holds both.

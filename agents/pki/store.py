@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol, TypeGuard
 
 from agents.core import files
+from agents.core.aside import set_aside
 from agents.core.logging import get_logger
 from agents.core.threads import run_to_end
 from agents.kube import kubeconfig
@@ -65,6 +66,7 @@ class FileKubeconfigStore:
                 return self._parse(content)
             except (InvalidKubeconfig, InvalidCertificate) as error:
                 log.error("Kubeconfig is not usable", path=str(path), error=error)
+                await run_to_end(set_aside, path)
         return None
 
     async def save(self, access: ClusterAccess) -> None:

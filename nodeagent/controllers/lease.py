@@ -62,8 +62,15 @@ class LeaseReconciler:
     """Renews the Lease of one Node."""
 
     def __init__(
-        self, *, client: Client, nodes: Informer[Node], clock: Clock, renewed: Callable[[], Awaitable[None]]
+        self,
+        *,
+        client: Client,
+        nodes: Informer[Node],
+        clock: Clock,
+        renewed: Callable[[], Awaitable[None]],
+        tried: Callable[[], None] = lambda: None,
     ) -> None:
+        self._tried = tried
         self._client = client
         self._nodes = nodes
         self._clock = clock
@@ -72,6 +79,7 @@ class LeaseReconciler:
 
     async def reconcile(self, request: Request) -> Result:
         """Renew, with one immediate repetition on a fresh connection."""
+        self._tried()
         node = self._nodes.get(request)
         if node is None:
             self._last = None
@@ -124,11 +132,12 @@ def new_controller(
     identity: NodeIdentity,
     clock: Clock,
     renewed: Callable[[], Awaitable[None]],
+    tried: Callable[[], None] = lambda: None,
 ) -> Controller:
-    """Build the controller; `renewed` is called after each success."""
+    """Build the controller; `tried` is called before each attempt, `renewed` after each success."""
     return Controller(
         name="lease",
-        reconciler=Persistent(LeaseReconciler(client=client, nodes=nodes, clock=clock, renewed=renewed)),
+        reconciler=Persistent(LeaseReconciler(client=client, nodes=nodes, clock=clock, tried=tried, renewed=renewed)),
         sources=[OwnNodeSource(identity, predicate=created)],
         deadline=RECONCILE_DEADLINE,
         max_backoff=PERIOD,

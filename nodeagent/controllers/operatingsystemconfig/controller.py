@@ -235,6 +235,9 @@ class OperatingSystemConfigReconciler:
             in_place = await self._with.in_place.settle(config, in_place)
             if in_place and not may_begin(node):
                 return await self._wait_for_drain(in_place)
+        for path in self._with.journal.take_damaged():
+            note = f"a state file was damaged and is kept as {path}; its content was found out from the machine"
+            self._event(node, "Warning", "StateDamaged", "Reconcile", note)
         self._with.status.note_phase("applying", checksum=desired.checksum)
         outcome = await self._carry_out(plan(prepared.changes, desired.effective), prepared)
         if outcome.restart:

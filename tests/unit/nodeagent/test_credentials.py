@@ -71,11 +71,11 @@ async def test_without_kubeconfig_and_token_it_is_said_once_a_minute(manager: Cr
 
 @pytest.mark.parametrize("content", [b"", b"apiVersion: v1\nclusters:\n- clu", b"\x00" * 64, b"[]", b"kind: Config"])
 async def test_an_unusable_kubeconfig_is_no_crash(manager: CredentialsManager, paths: Paths, content: bytes) -> None:
-    """Contract 4.2, 9 W2: an empty or torn kubeconfig counts as none, is named, and ends nothing."""
+    """Contract 4.2, 9 W2: an empty or torn kubeconfig counts as none, is named and set aside, and ends nothing."""
     paths.kubeconfig.write_bytes(content)
     lines = await obtain_for(manager, 30)
     assert any(str(paths.kubeconfig) == line.get("path") for line in lines)
-    assert paths.kubeconfig.read_bytes() == content
+    assert paths.kubeconfig.with_name("kubeconfig.damaged").read_bytes() == content
 
 
 @pytest.mark.parametrize("token", [TOKEN, "abc\ndef", "a\x00b", "\N{SNOWMAN}", "x" * 100_000])

@@ -483,3 +483,23 @@ async def test_a_torn_journal_leads_to_a_comparison_with_the_disk(node: OscAgent
         node.register_node()
         await node.reconcile()
     assert (node.read("/etc/a"), node.applied()) == ("one", v1)
+
+
+@pytest.mark.parametrize("name", ["last_applied", "pending_changes"])
+async def test_a_damaged_state_file_is_set_aside_and_said(node: OscAgent, name: str) -> None:
+    """Contract 6.4 d: kept for somebody to look at, one event; the agent finds out from API and disk, and converges."""
+    node.publish(files=[inline("/etc/a", "one"), inline("/etc/b", "b")])
+    async with node.connected():
+        await node.reconcile()
+        path = getattr(node.paths, name)
+        path.write_bytes(b"{damaged")
+        node.start_process()
+        (node.root / "etc/b").unlink()
+        checksum = node.publish(files=[inline("/etc/a", "two"), inline("/etc/b", "b")])
+        await node.reconcile()
+        assert (node.read("/etc/a"), node.read("/etc/b"), node.applied()) == ("two", "b", checksum)
+        assert path.with_name(f"{path.name}.damaged").read_bytes() == b"{damaged"
+        assert json.loads(path.read_text())
+        await asyncio.sleep(1)
+        (event,) = node.events("StateDamaged")
+        assert f"{path.name}.damaged" in event["note"]
