@@ -98,6 +98,8 @@ class EventRecorder:
         self._queue_length = queue_length
         self._queue: deque[tuple[_Event, datetime]] = deque()
         self._filled = asyncio.Event()
+        self._drained = asyncio.Event()
+        self._drained.set()
         self._series: dict[_Event, _Series] = {}
         self._numbers = 0
         self.dropped = 0
@@ -126,6 +128,7 @@ class EventRecorder:
         """Deliver events until cancelled."""
         while True:
             while not self._queue:
+                self._drained.set()
                 self._filled.clear()
                 await self._filled.wait()
                 # What an event is about comes first: without this pause the Node's patch waited behind the events of units.
@@ -133,12 +136,21 @@ class EventRecorder:
             event, moment = self._queue.popleft()
             await self._deliver(event, moment)
 
+    async def flush(self, *, deadline: float) -> None:
+        """Wait until what was recorded has been delivered or given up, at most so many seconds; before an own restart."""
+        try:
+            async with asyncio.timeout(deadline):
+                await self._drained.wait()
+        except TimeoutError:
+            log.debug("Events still wait to be delivered", events=len(self._queue))
+
     def _put(self, event: _Event) -> None:
         if len(self._queue) >= self._queue_length:
             self.dropped += 1
             log.debug("Event dropped, too many are waiting", reason=event.reason)
             return
         self._queue.append((event, self._clock.now()))
+        self._drained.clear()
         self._filled.set()
 
     async def _deliver(self, event: _Event, moment: datetime) -> None:

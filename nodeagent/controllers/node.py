@@ -141,6 +141,7 @@ class NodeReconciler:
         log.info("Annotation removed", annotation=ANNOTATION)
         await asyncio.to_thread(self._requested.forget)
         if OWN_UNIT in units:
+            await self._events.flush()
             await self._restart(OWN_UNIT)
         return Result()
 

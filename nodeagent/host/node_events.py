@@ -5,6 +5,8 @@ from collections.abc import Callable
 from agents.kube.events import EventRecorder, EventType, ObjectReference
 from agents.kube.models import Node
 
+FLUSH_SECONDS = 5.0
+
 
 def reference(node: Node) -> ObjectReference:
     """Return how an event refers to a Node."""
@@ -45,3 +47,7 @@ class NodeEvents:
             action=operation,
             note=f"processed {operation} of unit {unit}" + (f" failed with error {error}" if error else ""),
         )
+
+    async def flush(self) -> None:
+        """Wait a moment for what was said to be delivered: for a controller that is about to end the process."""
+        await self._recorder.flush(deadline=FLUSH_SECONDS)

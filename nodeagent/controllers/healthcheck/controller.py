@@ -113,9 +113,10 @@ class HealthReconciler:
         async with asyncio.TaskGroup() as group:
             containerd = group.create_task(_outcome(self._with.containerd_version()))
             kubelet = group.create_task(_outcome(self._with.kubelet_healthy()))
+            address = group.create_task(_outcome(self._address.ensure(node)))
         problems = [
             await _outcome(self._judge_containerd(containerd.result())),
-            await _outcome(self._address.ensure(node)),
+            address.result(),
             await _outcome(self._judge_kubelet(kubelet.result(), containerd.result())),
         ]
         _raise([problem for problem in problems if problem is not None])

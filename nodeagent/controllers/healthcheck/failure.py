@@ -36,16 +36,18 @@ class Failure:
         self._events = events
         self._clock = clock
         self._threshold = threshold
+        self._unwell = False
         self._first: float | None = None
         self._blamed: float | None = None
         self._told = ""
 
     def over(self) -> None:
-        """Note that it answers."""
-        if self._first is not None:
+        """Note that it answers; said if it did not before, also after a restart that mended it."""
+        if self._unwell:
             log.info("Healthy again", check=self._name)
             self.say("Normal", f"{self._name} is healthy")
-            self._forget()
+        self._unwell = False
+        self._forget()
 
     async def goes_on(self, cause: AgentError, *, elsewhere: str | None = None) -> None:
         """Note that it does not answer, and restart the unit if that has lasted, and a restart can help.
@@ -59,6 +61,7 @@ class Failure:
             SystemdError: likewise.
         """
         now = self._clock.monotonic()
+        self._unwell = True
         if self._first is None:
             self._first = now
             log.error("Unhealthy", check=self._name, error=cause)

@@ -195,7 +195,9 @@ class OperatingSystemConfigController:
             os_release=parts.paths.os_release,
             state=parts.paths.operating_system_update,
         )
-        return InPlaceUpdate(client=parts.client, journal=parts.journal, clock=parts.clock, host=host)
+        update = InPlaceUpdate(client=parts.client, journal=parts.journal, clock=parts.clock, host=host)
+        parts.in_use.also_used(CONTROLLER, lambda unit: unit == KUBELET_UNIT and update.waits_for_kubelet)
+        return update
 
 
 def new_controller(

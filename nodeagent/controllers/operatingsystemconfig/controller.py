@@ -268,8 +268,9 @@ class OperatingSystemConfigReconciler:
     async def _carry_out(self, steps: Plan, prepared: Prepared) -> Outcome:
         scope = asyncio.timeout(APPLY_SECONDS)
         try:
-            async with scope:
-                return await self._with.applier.apply(steps, prepared.contents)
+            with self._with.jobs.handling(steps):
+                async with scope:
+                    return await self._with.applier.apply(steps, prepared.contents)
         except TimeoutError as error:
             if not scope.expired():
                 raise

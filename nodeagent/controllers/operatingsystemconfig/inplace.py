@@ -115,6 +115,11 @@ class InPlaceUpdate:
         self._host = host
         self._kubelet_since: float | None = None
 
+    @property
+    def waits_for_kubelet(self) -> bool:
+        """Whether a kubelet that was changed is given its time to become healthy."""
+        return self._kubelet_since is not None
+
     async def operating_system_version(self) -> str:
         """Return the version of the running operating system.
 

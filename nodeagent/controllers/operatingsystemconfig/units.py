@@ -6,6 +6,7 @@ cannot hold back a fleet, and a unit that fails after 12 s is not called applied
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -18,7 +19,7 @@ from agents.core.yamlio import dump_json, load_yaml
 from nodeagent.controllers.operatingsystemconfig.files import Write
 from nodeagent.host.units_in_use import UnitsInUse
 from osc.diff import CommandName
-from osc.plan import RunUnitCommand, WriteUnit
+from osc.plan import DisableUnit, EnableUnit, Plan, RemoveUnit, RunUnitCommand, WriteUnit
 from systemd.manager import JobOutcome, JobReport, UnitManager
 from systemd.unitfiles import FILE_MODE, UnitFiles
 
@@ -84,6 +85,11 @@ class UnitJobs:
         self._pending: dict[str, _Job] = {}
         self._watched_path = watched
         self._watched = _read_names(watched)
+
+    def handling(self, plan: Plan) -> AbstractContextManager[None]:
+        """Tell others, for a block, that the units of a plan are being changed: what fails meanwhile has not failed by itself."""
+        kinds = (WriteUnit, EnableUnit, DisableUnit, RemoveUnit, RunUnitCommand)
+        return self._in_use.using(*{step.name for step in plan.steps if isinstance(step, kinds)}, by=USER)
 
     @property
     def pending(self) -> Mapping[str, str]:

@@ -183,3 +183,22 @@ async def test_long_names_are_cut(api: FakeApi, recorder: EventRecorder) -> None
     assert len(first["metadata"]["name"]) <= 253
     assert len(first["reportingInstance"]) == 128
     assert (first["metadata"]["namespace"], first["regarding"]["namespace"]) == ("kube-system", "kube-system")
+
+
+async def test_what_was_recorded_can_be_waited_for(api: FakeApi, recorder: EventRecorder) -> None:
+    """Contract 7.2: who is about to end the process waits until its events are delivered, and not for ever."""
+    loop = asyncio.get_running_loop()
+    async with running(recorder.run):
+        before = loop.time()
+        await recorder.flush(deadline=5)
+        assert loop.time() == before
+        tell(recorder)
+        tell(recorder, note="another")
+        await recorder.flush(deadline=5)
+        assert len(api.stored(EVENTS)) == 2
+        assert loop.time() - before < 1
+        api.fail(Unavailable("down"))
+        tell(recorder, note="lost")
+        before = loop.time()
+        await recorder.flush(deadline=5)
+        assert loop.time() - before == pytest.approx(5)

@@ -195,6 +195,11 @@ async def test_w19_network_problems_are_retried_for_five_minutes(updated: OscAge
         assert (updated.read("/tries") or "").count("x") == tries > 2
 
 
+def waits_for_kubelet(agent: OscAgent) -> bool:
+    """Tell whether others must leave the kubelet alone."""
+    return agent.in_place.waits_for_kubelet
+
+
 async def test_w19_an_unhealthy_kubelet_has_five_minutes(updated: OscAgent) -> None:
     """Contract 9 W19, 6.13: looked at every 5 s; then the Node says failed. No pass blocks meanwhile."""
     drain(updated)
@@ -202,12 +207,14 @@ async def test_w19_an_unhealthy_kubelet_has_five_minutes(updated: OscAgent) -> N
     updated.machine.kubelet_problem = RetriableError("kubelet says no", status=500)
     async with updated.connected():
         assert (await updated.reconcile()).requeue_after == timedelta(seconds=5)
+        assert waits_for_kubelet(updated) is True
         updated.clock.advance(280)
         assert (await updated.reconcile()).requeue_after == timedelta(seconds=5)
         updated.clock.advance(20)
         with pytest.raises(UpdateFailed):
             await updated.reconcile()
         assert metadata(updated)[0] == "failed"
+        assert waits_for_kubelet(updated) is False
         updated.machine.kubelet_problem = None
         await updated.reconcile()
         assert metadata(updated) == ("successful", None, None)

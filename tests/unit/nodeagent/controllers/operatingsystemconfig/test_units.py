@@ -362,3 +362,21 @@ async def test_a_unit_is_in_use_from_its_command_to_the_end_of_its_job(
     assert await jobs.run(RESTART) is True
     assert in_use.user("slow.service") is None
     await units.close()
+
+
+async def test_the_units_of_an_osc_are_in_use_while_it_is_applied(node: OscAgent) -> None:
+    """Contract 7.9: from the first change to the last, others see that the OSC flow handles the units that it changes, and no others."""
+    node.publish(units=[{"name": "a.service", "content": SLEEP}, {"name": "b.service", "enable": False}])
+    node.host.write_unit("b.service", SLEEP)
+    node.host.silent.add("Reload")
+
+    async def apply() -> None:
+        with suppress(RetriableError):
+            await node.reconcile()
+
+    async with node.connected():
+        async with asyncio.TaskGroup() as group:
+            group.create_task(apply())
+            await node.host.wait_called("Reload")
+            assert [node.in_use.user(f"{name}.service") for name in "abc"] == [*["operatingsystemconfig"] * 2, None]
+        assert node.in_use.user("a.service") is None
