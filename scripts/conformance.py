@@ -13,11 +13,33 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 OUTPUT = ROOT / "docs/conformance.md"
-SECTION = r"(?:\d+(?:\.\d+)*(?:\s+W\d+)?|W\d+|Appendix [A-D])"
+SECTION = r"(?:\d+(?:\.\d+)*(?:\s+W\d+)?|W\d+|Appendix [A-D](?: \([^)]*\))?)"
 CLAIM = re.compile(
     rf"Contract (?:section )?({SECTION}(?:(?:,| and|;)\s*{SECTION})*)(?:\s*\(([^)]*)\))?:\s*(.+?)(?=\n\s*\n|\Z|\n\s*Contract )",
     re.S,
 )
+WEAKNESSES = range(1, 47)
+"""Section 9 of the contract."""
+NAMED = re.compile(r"test_w(\d+)_")
+NOT_OURS = {
+    21: "the script itself is gardenlet's; what it leaves mounted is ours",
+    22: "gardenadm's directories are not ours",
+}
+APPENDIX_C = {
+    "apply": "first apply, retry after a failed restart, update: actions and modes",
+    "own restart": "restart of the agent although a foreign unit fails; own unit always enabled",
+    "serial": "three hosts, one Lease, one after the other, free at the end",
+    "triggers": "predicates of Secret and Node, rules of the delay",
+    "differences": "kubelet's configuration, credentials, version of the operating system, host names",
+    "in place": "outcomes of the update, rollback, pods, kubelet's new bootstrap",
+    "containerd": "configuration versions 2, 3, 4, and containerd from 2.2 on",
+    "files": "copy and move, stale temporary files, directories as targets",
+    "authorizer": "every allowed and denied request",
+    "unit states": "from the units' states to the condition",
+    "health": "health checks, toggles, InternalIP",
+    "bootstrap and reset": "order of their actions",
+}
+"""Rows of Appendix C, by the word with which a docstring names them: `Appendix C (serial)`."""
 HEADER = """\
 # Conformance
 
@@ -51,12 +73,56 @@ def render() -> str:
     return HEADER + "".join(f"| {section} | {requirement} | {test} |\n" for section, requirement, test in rows)
 
 
+def weaknesses() -> str:
+    """Return the table of weaknesses and the tests that are named after them.
+
+    Raises:
+        SystemExit: one has none.
+    """
+    tests: dict[int, list[str]] = {number: [] for number in WEAKNESSES}
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (match := NAMED.match(node.name)):
+                tests[int(match[1])].append(f"`{path.relative_to(ROOT)}::{node.name}`")
+    _refuse_empty("weakness W", tests)
+    rows = "".join(
+        f"| W{number} | {'<br>'.join(found)}{_note(NOT_OURS.get(number))} |\n" for number, found in tests.items()
+    )
+    return f"\n## Weaknesses of the Go agent\n\nEach test asserts the opposite.\n\n| | Tests |\n| --- | --- |\n{rows}"
+
+
+def appendix() -> str:
+    """Return the table of Appendix C.
+
+    Raises:
+        SystemExit: a row has no test.
+    """
+    tests: dict[str, list[str]] = {row: [] for row in APPENDIX_C}
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                for row in re.findall(r"Appendix C \(([^)]+)\)", ast.get_docstring(node) or ""):
+                    tests[row].append(f"`{path.relative_to(ROOT)}::{node.name}`")
+    _refuse_empty("row of Appendix C: ", tests)
+    rows = "".join(f"| {row} | {APPENDIX_C[row]} | {'<br>'.join(found)} |\n" for row, found in tests.items())
+    return f"\n## Appendix C\n\n| Row | Behaviour | Tests |\n| --- | --- | --- |\n{rows}"
+
+
+def _note(text: str | None) -> str:
+    return f"<br>({text})" if text else ""
+
+
+def _refuse_empty(kind: str, tests: dict[int, list[str]] | dict[str, list[str]]) -> None:
+    if missing := [f"{kind}{key}" for key, found in tests.items() if not found]:
+        raise SystemExit("without a test: " + ", ".join(missing))
+
+
 def main() -> int:
     """Write or check; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="fail if the document is not up to date")
     check = parser.parse_args().check
-    text = render()
+    text = render() + weaknesses() + appendix()
     if not check:
         OUTPUT.write_text(text)
         return 0

@@ -193,7 +193,7 @@ async def test_nothing_but_waiting_without_kubeconfig_and_token(machine: Machine
     assert machine.requests() == []
 
 
-async def test_renewal_stores_a_new_certificate_and_stops_the_process(machine: Machine) -> None:
+async def test_w31_renewal_stores_a_new_certificate_and_stops_the_process(machine: Machine) -> None:
     """Contract 4.6, 4.7, 1.8, 9 W31: past the deadline a new certificate is requested with the old one, stored, and the process ends."""
     first = await obtain(machine, machine.manager(), lambda: machine.approve(lifetime=timedelta(minutes=1, seconds=30)))
     # As written before v1.147: the CA inline. The renewal moves it to the configured file.
@@ -256,7 +256,7 @@ async def test_before_the_deadline_nothing_happens(machine: Machine) -> None:
     assert len(machine.requests()) == 1
 
 
-async def test_two_renewals_at_once_leave_a_whole_kubeconfig(machine: Machine) -> None:
+async def test_w45_two_renewals_at_once_leave_a_whole_kubeconfig(machine: Machine) -> None:
     """Contract 7.9, 9 W45: two reasons to renew at the same moment go one after the other; the kubeconfig stays usable."""
     await obtain(machine, machine.manager(), machine.approve)
     manager = machine.manager()

@@ -46,7 +46,7 @@ def reconciler(agent: Agent, secret: str, *paths: Path) -> token.TokenReconciler
     return token.TokenReconciler(client=agent.client, paths=by_secret, sync_period=timedelta(hours=12))
 
 
-async def test_token_is_written_to_all_paths_with_its_mode(agent: Agent, secret: str, tmp_path: Path) -> None:
+async def test_w24_token_is_written_to_all_paths_with_its_mode(agent: Agent, secret: str, tmp_path: Path) -> None:
     """Contract 7.3, 9 W24: every path of a Secret gets the token, 0640, also where an older file was 0600 and equal."""
     put(agent, secret, token="abc")
     (tmp_path / "b").write_text("abc")

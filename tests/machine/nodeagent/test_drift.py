@@ -41,7 +41,7 @@ def wait_read(worker: Worker, path: str, content: bytes, *, timeout: float) -> N
     wait_for(lambda: worker.machine.exists(path) and worker.machine.read(path) == content, timeout=timeout, what=path)
 
 
-def test_a_changed_file_is_back_within_two_seconds(looked_after: Worker) -> None:
+def test_w14_a_changed_file_is_back_within_two_seconds(looked_after: Worker) -> None:
     """Contract 9 W14: noticed through inotify, put right, one event; nobody's file beside it is touched."""
     looked_after.machine.write("/opt/test/foreign", b"mine")
     looked_after.machine.write(FILE, b"theirs\n")
@@ -50,7 +50,7 @@ def test_a_changed_file_is_back_within_two_seconds(looked_after: Worker) -> None
     assert looked_after.machine.read("/opt/test/foreign") == b"mine"
 
 
-def test_definitions_of_units_are_put_right_without_a_restart(looked_after: Worker) -> None:
+def test_w14_definitions_of_units_are_put_right_without_a_restart(looked_after: Worker) -> None:
     """Contract 9 W14: unit file and drop-in; the unit runs since before the change, so it is left alone; systemd knows."""
     machine = looked_after.machine
     before = machine.unit(UNIT)["InvocationID"]
@@ -62,7 +62,7 @@ def test_definitions_of_units_are_put_right_without_a_restart(looked_after: Work
     assert machine.unit(UNIT)["InvocationID"] == before
 
 
-def test_a_unit_that_was_started_with_the_wrong_definition_is_restarted(looked_after: Worker) -> None:
+def test_w14_a_unit_that_was_started_with_the_wrong_definition_is_restarted(looked_after: Worker) -> None:
     """Contract 9 W14: only a restart brings it back to what the OSC says."""
     machine = looked_after.machine
     wrong = service(command="/usr/bin/sleep 9999")
@@ -80,7 +80,7 @@ def test_a_unit_that_was_started_with_the_wrong_definition_is_restarted(looked_a
     )
 
 
-def test_enablement_and_masks_are_put_right(looked_after: Worker) -> None:
+def test_w14_enablement_and_masks_are_put_right(looked_after: Worker) -> None:
     """Contract 9 W14: `systemctl disable` and `systemctl mask`, noticed at the sync period."""
     machine = looked_after.machine
     machine.systemctl("disable", UNIT)
@@ -95,7 +95,7 @@ def test_enablement_and_masks_are_put_right(looked_after: Worker) -> None:
     looked_after.wait_event("UnitEnableMismatch", containing=UNIT)
 
 
-def test_a_wrong_mode_is_put_right(looked_after: Worker) -> None:
+def test_w14_a_wrong_mode_is_put_right(looked_after: Worker) -> None:
     """Contract 9 W14: mode and owner, without another event for the next look."""
     machine = looked_after.machine
     machine.run(["chmod", "0777", FILE])

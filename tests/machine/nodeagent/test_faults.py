@@ -46,7 +46,7 @@ def wait_heartbeat(worker: Worker, *, timeout: float = 30) -> None:
 
 @pytest.mark.parametrize("content", [b"", b'{"operatingSystemConfigChecksum": "', b"\x00" * 100, b"[]"])
 @pytest.mark.parametrize("path", [JOURNAL, LAST_APPLIED])
-def test_damaged_state_files_are_rebuilt(worker: Worker, path: str, content: bytes) -> None:
+def test_w04_damaged_state_files_are_rebuilt(worker: Worker, path: str, content: bytes) -> None:
     """Contract 6.4, 9 W4: an empty or torn journal or last-applied is no crash loop; the disk is compared and repaired."""
     osc = worker.base.with_file("/opt/test/f", "1")
     worker.apply(osc)
@@ -121,7 +121,7 @@ def test_a_lost_kubeconfig_after_the_join_waits_and_recovers(worker: Worker, con
     wait_heartbeat(worker)
 
 
-def test_a_full_disk_keeps_the_old_content_and_converges(worker: Worker) -> None:
+def test_w02_a_full_disk_keeps_the_old_content_and_converges(worker: Worker) -> None:
     """Contract 9 W2: a write to a full disk names the path, keeps the old content, leaves no temporary file, and is made up for later."""
     with worker.machine.small_disk("/opt/test/small"):
         osc = worker.base.with_file("/opt/test/small/f", "old").with_file("/opt/test/beside", "1")

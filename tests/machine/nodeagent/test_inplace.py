@@ -152,7 +152,7 @@ def test_an_update_that_fails_is_said_with_its_output(worker: Worker) -> None:
 
 
 def test_certificate_authorities_and_service_account_keys_are_rotated(worker: Worker) -> None:
-    """Contract 6.13, 9 W30: a new certificate of ours and of the real kubelet, each issued now; the Node stays Ready."""
+    """Contract 6.13, 9 W30, Appendix C (in place): a new certificate of ours and of the real kubelet, each issued now; the Node stays Ready."""
     version = worker.machine.run(["sh", "-c", ". /etc/os-release; echo ${PRETTY_NAME}"]).stdout.split()[2]
     worker.wait_applied(publish(worker, worker.base.with_file("/etc/motd", "y"), system=version), timeout=60)
     ours = worker.machine.read(f"{AGENT_FOLDER}/credentials/kubeconfig")

@@ -114,7 +114,7 @@ def test_status_file_tells_that_all_is_well(worker: Worker) -> None:
 
 
 def test_only_allowed_requests_were_sent(worker: Worker) -> None:
-    """Contract 4.8: no request was refused but what is bound to a Node that is not there yet."""
+    """Contract 4.8, Appendix C (authorizer): no request was refused but what is bound to a Node that is not there yet."""
     assert worker.refused() == []
     assert any(request.machine == worker.machine.name for request in worker.lab.requests())
 

@@ -82,7 +82,7 @@ def finish(worker: Worker) -> None:
 
 
 def test_machines_go_on_strictly_one_after_the_other(pool: list[Worker]) -> None:
-    """Contract 6.11, Appendix C: three hosts, one Lease: while one is at work no other has begun; free at the end."""
+    """Contract 6.11, Appendix C (serial): three hosts, one Lease: while one is at work no other has begun; free at the end."""
     osc = slow(pool, "1")
     checksum = publish(pool[0].lab, pool[0].base.pool, osc)
     done: list[str] = []

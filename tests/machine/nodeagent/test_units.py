@@ -14,7 +14,7 @@ NEVER_READY = service("never", kind="notify", extra="TimeoutStartSec=infinity\n"
 
 
 def test_a_unit_is_written_enabled_and_started(worker: Worker) -> None:
-    """Contract 6.6: content, 0600, enabled although `enable` is unset, and running."""
+    """Contract 6.6, Appendix C (apply): content, 0600, enabled although `enable` is unset, and running."""
     osc = worker.base.with_unit(NAME, content=service())
     worker.apply(osc)
     assert worker.differences(osc) == []
@@ -44,7 +44,7 @@ def test_a_removed_unit_is_stopped_and_its_files_go(worker: Worker) -> None:
     assert worker.machine.unit(NAME)["LoadState"] == "not-found"
 
 
-def test_an_administrators_drop_in_stays(worker: Worker) -> None:
+def test_w37_an_administrators_drop_in_stays(worker: Worker) -> None:
     """Contract 9 W37: drop-ins that nobody here created survive changes and the removal of the unit's own drop-ins."""
     mine = f"{UNITS}/{NAME}.d/99-admin.conf"
     worker.apply(
@@ -59,7 +59,7 @@ def test_an_administrators_drop_in_stays(worker: Worker) -> None:
     worker.machine.run(["rm", "-r", f"{UNITS}/{NAME}.d"])
 
 
-def test_a_unit_of_the_operating_system_is_restarted_after_the_reload(worker: Worker) -> None:
+def test_w17_a_unit_of_the_operating_system_is_restarted_after_the_reload(worker: Worker) -> None:
     """Contract 9 W17: an OS unit whose drop-in left the OSC is restarted with its old definition, after the reload."""
     name = "test-os.service"
     worker.machine.write(f"/usr/lib/systemd/system/{name}", service().encode())
@@ -125,7 +125,7 @@ def test_a_disabled_unit_that_does_not_exist_fails_alone(worker: Worker) -> None
     wait_for(lambda: worker.machine.unit(NAME)["ActiveState"] == "active" or None, timeout=10, what="the other unit")
 
 
-def test_a_late_failure_is_a_failure(worker: Worker) -> None:
+def test_w26_a_late_failure_is_a_failure(worker: Worker) -> None:
     """Contract 6.7, 9 W26: a job that fails after more than 10 s is a failure of that unit, not an applied OSC."""
     applied = worker.applied()
     slow = service(command="/bin/sh -c 'sleep 12; exit 1'", kind="oneshot")
@@ -184,7 +184,7 @@ def test_own_unit_is_enabled_whatever_the_osc_says(worker: Worker) -> None:
 
 
 def test_own_restart_is_not_blocked_by_a_foreign_unit(worker: Worker) -> None:
-    """Contract 1.8: the agent restarts itself for its own change although another unit cannot start."""
+    """Contract 1.8, Appendix C (own restart): the agent restarts itself for its own change although another unit cannot start."""
     before = worker.machine.main_pid(AGENT_UNIT)
     config = worker.base.files[worker.base.pool.agent_config_path]["content"]["inline"]["data"] + "# again\n"
     bad = worker.base.with_unit("bad.service", content=service(command="/bin/false", kind="oneshot"))

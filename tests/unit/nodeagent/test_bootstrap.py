@@ -110,7 +110,7 @@ async def test_bootstrap_installs_enables_and_starts_the_unit(machine: Machine) 
 
 
 async def test_order_of_the_actions(machine: Machine) -> None:
-    """Contract 8.2, Appendix C: volume, then daemon-reload, enable, start, disable of the init unit, at last the API server."""
+    """Contract 8.2, Appendix C (bootstrap and reset): volume, then daemon-reload, enable, start, disable of the init unit, at last the API server."""
     machine.wants_volume()
     machine.disks.add(FakeDisk(disk(1)))
     await machine.bootstrap()

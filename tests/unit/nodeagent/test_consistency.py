@@ -67,7 +67,7 @@ def test_a_mismatch_tells_both_digests(tmp_path: Path) -> None:
     assert "a1fce4363854ff888cff4b8e7875d600c2682390412a8cf79b37d0b11148b0fa" in finding.message
 
 
-def test_units_are_compared_with_file_drop_ins_and_dependencies(tmp_path: Path) -> None:
+def test_w13_units_are_compared_with_file_drop_ins_and_dependencies(tmp_path: Path) -> None:
     """Contract 7.11, 9 W13: unit content, drop-ins and filePaths are really compared."""
     put(tmp_path, "/etc/systemd/system/u.service", "old")
     put(tmp_path, "/etc/systemd/system/u.service.d/20.conf", "old")

@@ -41,12 +41,12 @@ NEW = secret({"osc.yaml": b"2"})
     ],
 )
 def test_only_changed_osc_bytes_count(old: Secret | None, new: Secret | None, accepted: bool) -> None:
-    """Contract 6.1: an added Secret and changed effective bytes are accepted; annotations and other keys are not."""
+    """Contract 6.1, Appendix C (triggers): an added Secret and changed effective bytes are accepted; annotations and other keys are not."""
     assert content_changed(old, new) is accepted
 
 
 def test_delay_comes_from_the_node_and_is_remembered() -> None:
-    """Contract 6.1: the last delay that could be read serves while Node or annotation cannot be read."""
+    """Contract 6.1, Appendix C (triggers): the last delay that could be read serves while Node or annotation cannot be read."""
     current: list[Node | None] = [node({DELAY_ANNOTATION: "1m30s"})]
     delay = JitterDelay(node_name=lambda: "n", node=lambda: current[0])
     assert delay(OLD, NEW) == timedelta(seconds=90)
@@ -62,7 +62,7 @@ def test_delay_comes_from_the_node_and_is_remembered() -> None:
     [(None, NEW, "n"), (OLD, secret({"osc.yaml": b"2"}, **{SERIAL_ANNOTATION: "true"}), "n"), (OLD, NEW, None)],
 )
 def test_no_delay_at_first_in_serial_mode_or_without_a_node(old: Secret | None, new: Secret, name: str | None) -> None:
-    """Contract 6.1: an added Secret, serial mode and an unknown node name have no delay."""
+    """Contract 6.1, Appendix C (triggers): an added Secret, serial mode and an unknown node name have no delay."""
     delay = JitterDelay(node_name=lambda: name, node=lambda: node({DELAY_ANNOTATION: "5m"}))
     assert delay(old, new) == timedelta(0)
 

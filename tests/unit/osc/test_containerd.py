@@ -30,7 +30,7 @@ SETTINGS = Runtime(sandbox_image="pause", cgroup_driver="systemd")
 @pytest.mark.parametrize("version", [1, 2, 3, 4])
 @pytest.mark.parametrize("running", ["1.6.20~ds1", "2.1.4", "2.2.0", "2.3.0~ds2"])
 def test_settings_of_every_version(version: int, running: str) -> None:
-    """Contract 6.14, Appendix C: the table of keys for configuration versions 1 to 4, and containerd from 2.2 on."""
+    """Contract 6.14, Appendix C (containerd): the table of keys for configuration versions 1 to 4, and containerd from 2.2 on."""
     lists = version >= 3 and running >= "2.2"
     cni = {"bin_dirs": ["/opt/cni/bin"]} if lists else {"bin_dir": "/opt/cni/bin"}
     expected = {"version": version, "imports": IMPORTS, "plugins": cri(version, **cni)}

@@ -38,7 +38,7 @@ def test_nothing_is_due_where_nothing_differs() -> None:
 
 
 def test_the_running_operating_system_counts() -> None:
-    """Contract 6.13: compared with the machine, not with the old OSC."""
+    """Contract 6.13, Appendix C (differences): compared with the machine, not with the old OSC."""
     assert due(config(os="1.3"), config(os="1.2"), running="1.2.9") == ("operating_system",)
     assert due(config(os="1.3"), config(os="1.2"), running="1.3.4") == ()
 
@@ -65,7 +65,7 @@ def test_kubelet_minor_version(version: str, expected: tuple[str, ...]) -> None:
     ],
 )
 def test_kubelet_configuration(old: dict[str, Any], new: dict[str, Any], expected: tuple[str, ...]) -> None:
-    """Contract 6.13: eviction thresholds, reserved resources and the CPU manager's policy; nothing else."""
+    """Contract 6.13, Appendix C (differences): eviction thresholds, reserved resources and the CPU manager's policy; nothing else."""
     assert due(config(**new), config(**old)) == expected
 
 

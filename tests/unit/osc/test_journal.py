@@ -117,7 +117,7 @@ def test_done_is_written_every_32_steps_or_100_ms(disk: Disk, clock: FakeClock) 
     assert left.changes.files_changed == NEW.files[35:]
 
 
-def test_unit_stays_until_all_its_parts_are_done(disk: Disk, clock: FakeClock) -> None:
+def test_w01_unit_stays_until_all_its_parts_are_done(disk: Disk, clock: FakeClock) -> None:
     """Contract 9 W1: a unit that was written and not enabled is still whole in the journal."""
     changes = diff(NEW, old=None)
     steps = steps_of(changes)

@@ -95,14 +95,14 @@ def test_after_a_complete_run_only_the_checksum_and_false_flags_remain() -> None
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9, 0.99])
-def test_truncated_file_is_recognised(share: float) -> None:
+def test_w04_truncated_file_is_recognised(share: float) -> None:
     """Contract 9 W4: a cut-off file counts as none, wherever the cut is."""
     content = encode_pending(FULL)
     with pytest.raises(TornPending):
         decode_pending(content[: int(len(content) * share)])
 
 
-def test_changed_file_is_recognised_by_its_digest() -> None:
+def test_w04_changed_file_is_recognised_by_its_digest() -> None:
     """Contract 9 W4: a file that does not match its digest counts as none, though it is valid."""
     content = encode_pending(FULL)
     assert issubclass(TornPending, TerminalError)

@@ -59,7 +59,7 @@ def test_steps_follow_the_contracts_order() -> None:
     ]
 
 
-def test_each_step_knows_the_journal_entry_that_it_finishes() -> None:
+def test_w01_each_step_knows_the_journal_entry_that_it_finishes() -> None:
     """Contract 6.4, W1: a unit is done when it is written and enabled or disabled, not before."""
     steps = plan(diff(NEW, old=OLD), NEW).steps
     parts = {(step.entry.kind, type(step)): step.parts for step in steps}
@@ -71,7 +71,7 @@ def test_each_step_knows_the_journal_entry_that_it_finishes() -> None:
 
 
 def test_own_unit_is_enabled_even_if_the_osc_says_no() -> None:
-    """Contract 6.6.3, Appendix C: the own unit is enabled even with `enable: false`; unset means enable (W38)."""
+    """Contract 6.6.3, Appendix C (own restart): the own unit is enabled even with `enable: false`; unset means enable (W38)."""
     effective = Effective((), (Unit(name=OWN, enable=False), Unit(name="u"), Unit(name="w", enable=True)))
     steps = plan(diff(effective, old=None), effective).steps
     enabled = {step.name: step.explicit for step in steps if isinstance(step, EnableUnit)}
@@ -111,7 +111,7 @@ def test_removed_file_waits_for_units_that_named_it() -> None:
     assert steps.blocked({"remove-unit:os"}) == {"command:os", "remove-file:/old-1"}
 
 
-def test_units_of_the_system_are_restarted_after_the_reload_if_they_exist() -> None:
+def test_w17_units_of_the_system_are_restarted_after_the_reload_if_they_exist() -> None:
     """Contract 9 W17: a unit that only had drop-ins of ours is restarted after the reload, if systemd knows it."""
     commands = {step.name: step for step in plan(diff(NEW, old=OLD), NEW).steps if isinstance(step, RunUnitCommand)}
     assert commands["os"].only_if_exists
@@ -151,7 +151,7 @@ def test_file_in_the_way_of_a_drop_in_is_removed_first() -> None:
     assert "write-unit:u" in steps.blocked({f"remove-file:{UNITS}/u.d"})
 
 
-def test_files_that_systemd_reads_are_removed_before_the_reload() -> None:
+def test_w17_files_that_systemd_reads_are_removed_before_the_reload() -> None:
     """Contract 9 W17: what systemd must no longer see is gone before the reload, also if it is left over."""
     old = Effective((file(f"{UNITS}/u.d/x"), file("/etc/x")))
     assert ids(diff(Effective(), old=old), Effective()) == [
@@ -174,7 +174,7 @@ def test_reload_only_if_something_was_written_since() -> None:
     assert ids(Changes(), effective) == []
 
 
-def test_resumed_unit_is_written_whole() -> None:
+def test_w01_resumed_unit_is_written_whole() -> None:
     """Contract 6.4 c, W1: a journal whose unit lost its drop-ins does no harm, the OSC's unit is written."""
     whole = Unit(name="u", content="x", drop_ins=(DropIn(name="d", content="1"), DropIn(name="e", content="2")))
     cut_down = UnitChange(Unit(name="u", content="x"), (), (DropIn(name="gone"), DropIn(name="")))

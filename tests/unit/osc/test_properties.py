@@ -204,7 +204,7 @@ def test_kill_at_any_act_then_the_same_osc_converges(first: Decoded, second: Dec
 
 @given(st.lists(st.tuples(OSCS, KILLS), max_size=3), OSCS)
 @settings(max_examples=150, deadline=None)
-def test_superseded_applies_leave_nothing_behind(begun: list[tuple[Decoded, int]], last: Decoded) -> None:
+def test_w10_superseded_applies_leave_nothing_behind(begun: list[tuple[Decoded, int]], last: Decoded) -> None:
     """Contract 6.4 b, W10: whatever was begun and superseded, the last OSC ends on the machine of itself alone."""
     assume_no_folder_in_the_way([*(decoded for decoded, _ in begun), last])
     machine = Machine()

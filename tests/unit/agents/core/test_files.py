@@ -37,7 +37,7 @@ def test_write_creates_parents_and_sets_mode_despite_the_umask(tmp_path: Path) -
     assert leftovers(tmp_path) == []
 
 
-def test_write_leaves_an_equal_file_alone(tmp_path: Path) -> None:
+def test_w02_write_leaves_an_equal_file_alone(tmp_path: Path) -> None:
     """Contract 9 W2: unchanged content is not rewritten: same inode, and the answer is False."""
     path = tmp_path / "f"
     files.write_atomic(path, b"x", mode=0o600)
@@ -76,7 +76,7 @@ def test_write_replaces_a_link_and_never_follows_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["directory", "pipe"])
 def test_write_refuses_a_target_that_is_no_regular_file(tmp_path: Path, kind: str) -> None:
-    """Contract 6.5: an existing target that is not a regular file is an error that names the path."""
+    """Contract 6.5, Appendix C (files): an existing target that is not a regular file is an error that names the path."""
     path = tmp_path / "f"
     path.mkdir() if kind == "directory" else os.mkfifo(path)
     with pytest.raises(NotRegularFile) as caught:
@@ -207,7 +207,7 @@ def test_a_full_disk_keeps_the_old_content(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 @pytest.mark.parametrize("failing", ["file", "directory"])
-def test_a_failing_fsync_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, failing: str) -> None:
+def test_w03_a_failing_fsync_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, failing: str) -> None:
     """Contract 9 W3: a file counts as written only when file and directory were synced."""
     fsync = os.fsync
 

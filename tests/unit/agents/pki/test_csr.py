@@ -211,7 +211,7 @@ async def test_wait_ends_after_15_minutes(
         InvalidResponse("nonsense"),
     ],
 )
-async def test_failing_reads_are_tried_again(
+async def test_w28_failing_reads_are_tried_again(
     requester: CertificateRequester, approver: Approver, api: FakeApi, error: ApiError
 ) -> None:
     """Contract 9 W28: transport errors, 429, 5xx and 403 while waiting must be retried, with the same request and key."""
@@ -227,7 +227,7 @@ async def test_failing_reads_are_tried_again(
     assert len(approver.requests) == 1
 
 
-async def test_reads_that_fail_to_the_end(requester: CertificateRequester, api: FakeApi) -> None:
+async def test_w28_reads_that_fail_to_the_end(requester: CertificateRequester, api: FakeApi) -> None:
     """Contract 9 W28: retrying must end with the deadline; the last problem is kept as the cause."""
     error = Forbidden("no", status=403)
     api.fail(error, method="GET")
@@ -246,7 +246,7 @@ async def test_retry_after_is_obeyed_while_waiting(
     assert clock.monotonic() - started == 100
 
 
-async def test_interrupted_wait_is_resumed(
+async def test_w28_interrupted_wait_is_resumed(
     requester: CertificateRequester, approver: Approver, clock: FakeClock
 ) -> None:
     """Contract 9 W28: a wait that the reconcile deadline of 3 min interrupts must go on with the same request and key."""
@@ -272,7 +272,7 @@ async def test_refused_credentials_keep_the_request(
     assert len(approver.requests) == 1
 
 
-async def test_failed_creation_is_repeated_with_the_same_key(
+async def test_w28_failed_creation_is_repeated_with_the_same_key(
     requester: CertificateRequester, approver: Approver, api: FakeApi
 ) -> None:
     """Contract 9 W28: a request that could not be created must be created later under the same name."""

@@ -69,7 +69,7 @@ async def test_unconfirmed_does_not_replace_the_backup(authority: Authority, pat
 
 
 @pytest.mark.parametrize("content", [b"", b"torn: [", b'{"current-context":"node-agent"}'])
-async def test_load_falls_back(authority: Authority, path: Path, content: bytes) -> None:
+async def test_w02_load_falls_back(authority: Authority, path: Path, content: bytes) -> None:
     """Contract 9 W2: an empty or torn kubeconfig must not be fatal: the backup is used, and the problem is logged."""
     store = FileKubeconfigStore(path)
     first = access(authority, "one")

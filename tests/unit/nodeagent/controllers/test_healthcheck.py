@@ -106,7 +106,7 @@ DEAD = {
 
 @pytest.mark.parametrize("name", ["containerd", "kubelet"])
 async def test_what_fails_for_a_minute_is_restarted(runtime: Runtime, name: str) -> None:
-    """Contract 7.5, Appendix C (health checks): said at the first failure, restarted after a minute, said when it is over."""
+    """Contract 7.5, Appendix C (health): said at the first failure, restarted after a minute, said when it is over."""
     machine = runtime.machine
     async with machine.running(runtime.new()):
         await asyncio.sleep(44.5)
@@ -372,7 +372,7 @@ async def test_checks_run_every_30_s_and_on_each_change_of_the_node(runtime: Run
 
 
 def test_the_fifth_toggle_within_ten_minutes_is_reported(clock: FakeClock) -> None:
-    """Contract 7.5, Appendix C (toggles): of five at the same instant the fifth is the first to report; older ones are forgotten."""
+    """Contract 7.5, Appendix C (health): of five at the same instant the fifth is the first to report; older ones are forgotten."""
     readiness = Readiness(clock=clock)
     assert [readiness.toggle() for _ in range(6)] == [False, False, False, False, True, True]
     clock.advance(600)
@@ -407,7 +407,7 @@ def addresses(machine: OwnNode) -> list[tuple[str, str]]:
 
 
 async def test_a_lost_internal_ip_is_put_back(runtime: Runtime) -> None:
-    """Contract 7.5, Appendix C (InternalIP): the remembered address, if the machine still has it, replaces all addresses."""
+    """Contract 7.5, Appendix C (health): the remembered address, if the machine still has it, replaces all addresses."""
     machine = runtime.machine
     machine.register(addresses={"Hostname": NAME, "InternalIP": "10.0.0.1"}, conditions=[READY])
     async with machine.running(runtime.new()):

@@ -132,7 +132,7 @@ async def test_a_unit_whose_file_failed_is_not_started(apply: Apply, agent: OscA
     assert agent.host.units["good.service"].active_state == "active"
 
 
-async def test_resume_after_a_failed_enable_keeps_the_drop_ins(apply: Apply, agent: OscAgent) -> None:
+async def test_w01_resume_after_a_failed_enable_keeps_the_drop_ins(apply: Apply, agent: OscAgent) -> None:
     """Contract 9 W1: a failure after the drop-ins were written, and the next attempt, lose none of them."""
     drop_ins = (DropIn(name="10-a.conf", content="[Service]\n"), DropIn(name="20-b.conf", content="[Service]\n"))
     wanted = Effective((), (Unit(name="missing.service", drop_ins=drop_ins),))

@@ -18,7 +18,7 @@ OWN = "gardener-node-agent.service"
 
 
 async def test_an_osc_is_applied_and_reported(node: OscAgent) -> None:
-    """Contract 6.2, 6.9: file, unit and command first, then last-applied, then one patch with checksum and version label."""
+    """Contract 6.2, 6.9, Appendix C (apply): file, unit and command first, then last-applied, then one patch with checksum and version label."""
     checksum = node.publish(files=[inline("/etc/a", "one", 0o640)], units=[{"name": "a.service", "content": SLEEP}])
     async with node.connected():
         result = await node.reconcile()
@@ -107,7 +107,7 @@ async def test_an_unfinished_apply_is_not_taken_as_applied(node: OscAgent) -> No
         assert (node.read("/etc/a"), node.read("/etc/b")) == ("one", None)
 
 
-async def test_missing_checksum_annotation_is_computed(node: OscAgent) -> None:
+async def test_w11_missing_checksum_annotation_is_computed(node: OscAgent) -> None:
     """Contract 9 W11: without the annotation the SHA-256 of the data is the checksum, and the OSC is applied."""
     checksum = node.publish(files=[inline("/etc/a", "one")], annotations={})
     async with node.connected():
@@ -115,7 +115,7 @@ async def test_missing_checksum_annotation_is_computed(node: OscAgent) -> None:
     assert (node.applied(), node.read("/etc/a")) == (checksum, "one")
 
 
-async def test_a_differing_checksum_annotation_is_reported_as_it_is(node: OscAgent) -> None:
+async def test_w11_a_differing_checksum_annotation_is_reported_as_it_is(node: OscAgent) -> None:
     """Contract 9 W11: an annotation that differs from the data is reported all the same: gardenlet waits for it."""
     node.publish(files=[inline("/etc/a", "one")], annotations={"checksum/data-script": "opaque"})
     async with node.connected():
@@ -123,7 +123,7 @@ async def test_a_differing_checksum_annotation_is_reported_as_it_is(node: OscAge
     assert (node.applied(), node.read("/etc/a")) == ("opaque", "one")
 
 
-async def test_only_missing_labels_are_patched(node: OscAgent) -> None:
+async def test_w39_only_missing_labels_are_patched(node: OscAgent) -> None:
     """Contract 6.2, 6.9, 9 W39: role and trimmed zone; no patch where both are there; a foreign role stays."""
     node.paths.zone.parent.mkdir(parents=True)
     node.paths.zone.write_text(" zone-1 \n")
@@ -333,7 +333,7 @@ async def test_a_refused_node_patch_is_repeated(node: OscAgent) -> None:
         assert node.applied() == checksum
 
 
-async def test_bootstrap_credentials_wait_for_those_of_the_kubelet(node: OscAgent) -> None:
+async def test_w29_bootstrap_credentials_wait_for_those_of_the_kubelet(node: OscAgent) -> None:
     """Contract 6.2, 9 W29: token and bootstrap kubeconfig go only when kubeconfig-real and the client certificate exist."""
     for path in (node.paths.bootstrap_token, node.paths.kubelet_bootstrap_kubeconfig, node.paths.kubelet_kubeconfig):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -403,7 +403,7 @@ async def test_what_user_data_wrote_already_is_no_own_change(node: OscAgent) -> 
     assert "RestartUnit" not in node.host.received
 
 
-async def test_a_changed_secret_behind_a_reference_is_noticed(node: OscAgent) -> None:
+async def test_w44_a_changed_secret_behind_a_reference_is_noticed(node: OscAgent) -> None:
     """Contract 9 W44: at the sync period a Secret that changed is written again, and its unit restarted."""
     node.put_secret("source", "key", "one")
     unit = {"name": "a.service", "content": SLEEP, "filePaths": ["/etc/a"]}
@@ -423,7 +423,7 @@ async def test_a_changed_secret_behind_a_reference_is_noticed(node: OscAgent) ->
     assert "dHdv" not in journal
 
 
-async def test_the_content_of_a_secret_is_in_no_state_file(node: OscAgent) -> None:
+async def test_w44_the_content_of_a_secret_is_in_no_state_file(node: OscAgent) -> None:
     """Contract 9 W44: only a digest of what a secretRef holds is kept; neither state, status nor events have the content."""
     node.put_secret("source", "key", "very-confidential")
     node.publish(files=[from_secret("/etc/a", "source"), from_secret("/etc/b", "source", "other")])

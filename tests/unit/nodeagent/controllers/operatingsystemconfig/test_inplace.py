@@ -109,7 +109,7 @@ async def test_the_cpu_managers_state_goes_with_its_policy(updated: OscAgent) ->
 
 
 async def test_the_operating_system_is_updated_and_the_reboot_awaited(updated: OscAgent) -> None:
-    """Contract 6.13: annotation, command without a shell around it, terminal wait; after the reboot pods go and all is well."""
+    """Contract 6.13, Appendix C (in place): annotation, command without a shell around it, terminal wait; after the reboot pods go and all is well."""
     drain(updated)
     checksum = publish(updated, os="2.0", command=f'echo "$0" > {updated.root}/called', args=("2.0",))
     updated.run_pod("static")
@@ -134,7 +134,7 @@ async def test_the_operating_system_is_updated_and_the_reboot_awaited(updated: O
 
 
 async def test_a_rolled_back_update_waits_for_a_person(updated: OscAgent) -> None:
-    """Contract 6.13, 6.10: the machine came back with the old system: marked failed once, no retry until new input."""
+    """Contract 6.13, 6.10, Appendix C (in place): the machine came back with the old system: marked failed once, no retry until new input."""
     drain(updated)
     publish(updated, os="2.0", command="true")
     async with updated.connected():

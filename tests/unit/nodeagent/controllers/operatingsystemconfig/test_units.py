@@ -258,7 +258,7 @@ async def test_every_job_is_an_event_on_the_node(node: OscAgent) -> None:
         assert "100%d.service" in node.events("OSCFailed")[0]["note"]
 
 
-async def test_unset_enable_enables_and_own_unit_is_never_stopped(node: OscAgent) -> None:
+async def test_w38_unset_enable_enables_and_own_unit_is_never_stopped(node: OscAgent) -> None:
     """Contract 6.6, 9 W38: unset means enable, also for an OS unit with a drop-in; our own unit stays enabled anyway."""
     node.host.write_unit("vendor.service", SLEEP)
     drop_in = {"name": "10-test.conf", "content": "[Service]\n"}
