@@ -126,7 +126,7 @@ def test_units_become_a_condition(worker: Worker) -> None:
 
 
 def test_a_lost_internal_ip_is_put_back(worker: Worker) -> None:
-    """Contract 7.5, Appendix C (InternalIP): addresses that a kubelet lost are put back, and its conditions stay; five changes to ready are said."""
+    """Contract 7.5, Appendix C (health): addresses that a kubelet lost are put back, and its conditions stay; five changes to ready are said."""
     status = f"{node_path(worker)}/status"
     before = worker.node()["status"]
     internal = next(item for item in before["addresses"] if item["type"] == "InternalIP")

@@ -46,7 +46,7 @@ def wait_restarted(worker: Worker, unit: str, before: int) -> None:
 
 
 def test_what_hangs_for_a_minute_is_restarted_unless_the_disk_is_full(workers: dict[str, Worker]) -> None:
-    """Contract 7.5, 7.9, 9 W25, Appendix C (health checks): frozen for a minute, restarted, each alone; not with a full disk, said once."""
+    """Contract 7.5, 7.9, 9 W25, Appendix C (health): frozen for a minute, restarted, each alone; not with a full disk, said once."""
     kubelet, containerd, full = workers["frozen-kubelet"], workers["frozen-containerd"], workers["full-disk"]
     before = {
         (worker.machine.name, unit): pid_of(worker, unit)
