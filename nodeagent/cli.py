@@ -16,6 +16,7 @@ from agents.core import logging
 from agents.core.config import ConfigError
 from agents.core.errors import AgentError
 from nodeagent import config
+from nodeagent.paths import Paths
 from nodeagent.version import GARDENER_VERSION, VERSION
 
 _DESCRIPTION = """\
@@ -37,6 +38,9 @@ environment:
   CONTAINERD_ADDRESS, CONTAINERD_NAMESPACE     containerd's socket; where pulled images are recorded
   EXPERIMENTAL_DISABLE_KUBERNETES_VERSION_CHECK=true  accepts any Kubernetes version
 """
+
+
+_LOGGERS = {"run": "gardener-node-agent", "bootstrap": "gardener-node-init", "reset": "gardener-node-reset"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,14 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
         help="install and start the agent's systemd unit, then exit",
         description="Writes, enables and starts gardener-node-agent.service, and tests the connection to the API server.",
     )
+    commands.add_parser(
+        "reset",
+        parents=[flags],
+        allow_abbrev=False,
+        help="remove from this machine what the agent brought, then exit",
+        description="Stops agent, kubelet and Pods, removes units and files of all OperatingSystemConfigs, and empties "
+        "/var/lib/gardener-node-agent and /var/lib/kubelet. Can be repeated. Delete the Node object first.",
+    )
     parsed = parser.parse_args(arguments)
     directory = getattr(parsed, "config_dir", "")
     if not directory:
@@ -116,12 +128,14 @@ def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] 
     except SystemExit as exit_:
         return exit_.code if isinstance(exit_.code, int) else 1
     except ConfigError as error:
+        if options.command == "reset" and (code := _already_reset()) is not None:
+            return code
         for problem in error.problems:
             print(f"error: {error.fields['path']}: {problem}", file=sys.stderr)  # noqa: T201
         return 1
     logging.configure(loaded.log_level, loaded.log_format)  # type: ignore[arg-type]  # validated
 
-    log = logging.get_logger("gardener-node-agent" if options.command == "run" else "gardener-node-init")
+    log = logging.get_logger(_LOGGERS[options.command])
     log.info(
         "Starting",
         command=options.command,
@@ -151,7 +165,16 @@ def _run(options: Options, path: Path, loaded: config.NodeAgentConfiguration, en
         return asyncio.run(run(loaded, path, ctr=ctr, service=ServiceEnvironment.of(environment)))
     from nodeagent import commands
 
+    if options.command == "reset":
+        return asyncio.run(commands.reset(loaded, path))
     return asyncio.run(commands.bootstrap(loaded, environment))
+
+
+def _already_reset() -> int | None:
+    """Return the exit code of a reset that has nothing to do; its configuration went with the reset before."""
+    from nodeagent import commands
+
+    return commands.already_reset() if commands.nothing_to_reset(Paths()) else None
 
 
 if __name__ == "__main__":

@@ -6,7 +6,9 @@ Source: gardener cmd/gardener-node-agent/app (contract 1.2, 1.7, 8.2, 8.4).
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from random import SystemRandom
 
 from agents.core.clock import SystemClock
@@ -17,9 +19,15 @@ from nodeagent.credentials import ClientFactory, bootstrap_access, read_bootstra
 from nodeagent.host import mounts
 from nodeagent.host.block_devices import KernelBlockDevices
 from nodeagent.host.ctr import Ctr, CtrSettings
+from nodeagent.host.hostname import read_hostname
+from nodeagent.host.originals import Originals
 from nodeagent.init_image import InitImages
 from nodeagent.kubelet_volume import KubeletVolume, ProgramTools
 from nodeagent.paths import Paths
+from nodeagent.remains import find_remains
+from nodeagent.reset import SUCCESS, Dependencies, Reset
+from nodeagent.reset_folders import NodeFolders
+from osc.journal import Journal
 from systemd.manager import SystemdUnitManager
 
 log = get_logger(__name__)
@@ -57,6 +65,59 @@ async def bootstrap(config: NodeAgentConfiguration, environment: Mapping[str, st
         )
     finally:
         await units.close()
+
+
+async def reset(config: NodeAgentConfiguration, config_file: Path) -> int:
+    """Remove what the agent brought; returns the exit code."""
+    from nodeagent.host.cri import CriPodSandboxes  # brings libraries that nothing else needs
+
+    paths, clock = Paths(), SystemClock()
+    journal = Journal(pending_path=paths.pending_changes, last_applied_path=paths.last_applied, clock=clock)
+    originals = Originals(folder=paths.originals, root=paths.root)
+    units = SystemdUnitManager()
+    try:
+        async with CriPodSandboxes() as sandboxes:
+            work = Reset(
+                Dependencies(
+                    paths=paths,
+                    config_file=config_file,
+                    tokens=tuple(Path(sync.path) for sync in config.controllers.token.sync_configs),
+                    units=units,
+                    sandboxes=sandboxes,
+                    folders=NodeFolders(paths=paths, devices=KernelBlockDevices()),
+                    originals=originals,
+                    find_remains=lambda: find_remains(
+                        journal=journal,
+                        originals=originals,
+                        desired=paths.desired,
+                        hostname=read_hostname(),
+                        root=paths.root,
+                    ),
+                    report=_report,
+                )
+            )
+            code = await _until_signalled(work.run)
+    finally:
+        await units.close()
+    if code == 0:
+        print(SUCCESS, flush=True)
+    return code
+
+
+def nothing_to_reset(paths: Paths) -> bool:
+    """Tell that a reset was completed already: the configuration file, which a reset needs, is what it removes last."""
+    return not paths.base.is_dir() or not any(paths.base.iterdir())
+
+
+def already_reset() -> int:
+    """Say so; returns the exit code."""
+    _report("Nothing to do: there is nothing of gardener-node-agent on this machine")
+    print(SUCCESS, flush=True)
+    return 0
+
+
+def _report(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 async def _until_signalled(work: Callable[[], Awaitable[None]]) -> int:

@@ -81,24 +81,29 @@ class Paths:
         return self.base / "originals"
 
     @property
+    def runtime(self) -> Path:
+        """Directory of what does not outlive a boot."""
+        return self.root / "run/gardener-node-agent"
+
+    @property
     def status(self) -> Path:
         """What the agent is doing, for operators' commands."""
-        return self.root / "run/gardener-node-agent/status.json"
+        return self.runtime / "status.json"
 
     @property
     def watched_units(self) -> Path:
         """Units that were taken as started while they were still activating."""
-        return self.root / "run/gardener-node-agent/watched-units.json"
+        return self.runtime / "watched-units.json"
 
     @property
     def volume_scratch(self) -> Path:
         """Where the kubelet's data volume is mounted while it is being filled; root alone can place anything there."""
-        return self.root / "run/gardener-node-agent/kubelet-data-volume"
+        return self.runtime / "kubelet-data-volume"
 
     @property
     def operating_system_update(self) -> Path:
         """The update of the operating system that this boot has seen."""
-        return self.root / "run/gardener-node-agent/os-update.json"
+        return self.runtime / "os-update.json"
 
     @property
     def os_release(self) -> Path:
@@ -108,12 +113,12 @@ class Paths:
     @property
     def restarts(self) -> Path:
         """When the agent restarted what on its own account, in this boot of the machine."""
-        return self.root / "run/gardener-node-agent/restarts.json"
+        return self.runtime / "restarts.json"
 
     @property
     def requested_restarts(self) -> Path:
         """What was restarted for the annotation that is still on the Node."""
-        return self.root / "run/gardener-node-agent/requested-restarts.json"
+        return self.runtime / "requested-restarts.json"
 
     @property
     def own_unit(self) -> Path:

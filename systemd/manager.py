@@ -144,6 +144,10 @@ class UnitManager(Protocol):
         """Return what has become of a pending job, without waiting for it."""
         ...
 
+    async def forget_failure(self, name: str) -> None:
+        """Let a unit that failed be inactive; one that is not loaded is fine."""
+        ...
+
     async def unit(self, name: str) -> UnitState:
         """Return the state of a unit."""
         ...
@@ -237,6 +241,12 @@ class SystemdUnitManager:
         if report.outcome is not JobOutcome.PENDING:
             return report
         return await self._ended(report) or replace(report, reason=(await self.unit(report.unit)).description)
+
+    async def forget_failure(self, name: str) -> None:
+        """Let a unit that failed be inactive, so that systemd can forget it; one that is not loaded is fine."""
+        check_name(name)
+        with contextlib.suppress(UnitNotFound):
+            await self._bus.call(_manager("ResetFailedUnit", "s"), name, about={"unit": name})
 
     async def unit(self, name: str) -> UnitState:
         """Return the state of a unit.

@@ -27,7 +27,7 @@ _FILE_MODE, _FOLDER_MODE = 0o600, 0o700
 
 class _Entry(BaseModel):
     path: str
-    mode: int
+    mode: int | None
 
 
 class _Ledger(BaseModel):
@@ -45,11 +45,11 @@ class Originals:
     def __init__(self, *, folder: Path, root: Path) -> None:
         self._folder = folder
         self._root = root
-        self._entries: dict[str, int] | None = None
+        self._entries: dict[str, int | None] | None = None
 
     @property
     def paths(self) -> frozenset[str]:
-        """Paths on the machine that something is kept for."""
+        """Paths of which is known what was there before us, be it nothing."""
         return frozenset(self._load())
 
     def keep(self, paths: Iterable[str]) -> None:
@@ -66,6 +66,19 @@ class Originals:
         if len(entries) != before or entries != self._entries:
             files.ensure_directory(self._folder, mode=_FOLDER_MODE)
             self._save(entries)
+
+    def keep_first(self, path: str) -> None:
+        """Keep what is at a path that is changed again and again, before the first time; also that nothing is there.
+
+        Raises:
+            FileError: it is not kept; nothing may be overwritten.
+        """
+        if path in self._load():
+            return
+        mode = keep_aside(self._at(path), self._kept(path))
+        log.info("Original kept", path=path, existed=mode is not None)
+        files.ensure_directory(self._folder, mode=_FOLDER_MODE)
+        self._save({**self._load(), path: mode})
 
     def take_back(self, path: Path) -> bool:
         """Put an original back, or remove the file if it has none; missing is fine.
@@ -103,7 +116,7 @@ class Originals:
         for path in gone:
             files.remove(self._kept(path))
 
-    def _load(self) -> dict[str, int]:
+    def _load(self) -> dict[str, int | None]:
         if self._entries is None:
             try:
                 content = files.read_optional(self._folder / _LEDGER)
@@ -114,7 +127,7 @@ class Originals:
             self._entries = {entry.path: entry.mode for entry in ledger.entries}
         return self._entries
 
-    def _save(self, entries: dict[str, int]) -> None:
+    def _save(self, entries: dict[str, int | None]) -> None:
         document = {"entries": [{"path": path, "mode": mode} for path, mode in sorted(entries.items())]}
         files.write_atomic(self._folder / _LEDGER, dump_json(document), mode=_FILE_MODE)
         self._entries = entries

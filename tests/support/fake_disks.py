@@ -185,7 +185,11 @@ class FakeDisks:
 
     def _write_table(self) -> None:
         lines = [
-            f"{20 + index} 1 {mount.disk.device.number} / {mount.point} rw - ext4 {mount.disk.device.node} rw\n"
+            f"{20 + index} 1 {mount.disk.device.number} / {_escaped(mount.point)} rw - ext4 {mount.disk.device.node} rw\n"
             for index, mount in enumerate(self.mounts)
         ]
         self.table.write_text("".join(lines))
+
+
+def _escaped(point: Path) -> str:
+    return str(point).replace(" ", r"\040")

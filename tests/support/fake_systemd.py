@@ -26,7 +26,7 @@ MANAGER_PATH = "/org/freedesktop/systemd1"
 MANAGER = "org.freedesktop.systemd1.Manager"
 UNIT_DIRECTORY = "etc/systemd/system"
 _GATE = re.compile(r'/bin/sh -c "until \[ -e /run/gate-(\w+) \]; do sleep 0\.05; done; exit (\d+)"')
-_NAME = re.compile(r"^[\w:.\\@-]+\.(service|target|timer|path|socket|mount)$")
+_NAME = re.compile(r"^[\w:.\\@-]+\.(service|target|timer|path|socket|mount|slice)$")
 
 
 class Refused(Exception):
@@ -240,6 +240,9 @@ class FakeSystemd:
             case (("StartUnit" | "StopUnit" | "RestartUnit"), [str(name), "replace"]):
                 job, run = self._queue(str(call.member).removesuffix("Unit").lower(), name)
                 return "o", [job.path], run
+            case "ResetFailedUnit", [str(name)]:
+                self._reset_failed(name)
+                return "", [], None
             case "EnableUnitFiles", _ if self.refuse_next:
                 self.refuse_next -= 1
                 raise Refused("org.freedesktop.DBus.Error.LimitsExceeded", "not now")
@@ -347,6 +350,13 @@ class FakeSystemd:
     def _disable(self, name: str) -> None:
         for link in self._install(name)[1]:
             link.unlink(missing_ok=True)
+
+    def _reset_failed(self, name: str) -> None:
+        unit = self.units.get(name)
+        if unit is None or (unit.load_state == "not-found" and unit.active_state == "inactive"):
+            raise Refused("org.freedesktop.systemd1.NoSuchUnit", f"Unit {name} not loaded.")
+        if unit.active_state == "failed":
+            unit.active_state, unit.sub_state, unit.result = "inactive", "dead", "success"
 
     # Jobs.
 

@@ -189,7 +189,7 @@ class OscAgent:
             in_use=self.in_use,
         )
         self.originals = Originals(folder=self.paths.originals, root=self.root)
-        self.containerd_files = ContainerdFiles(containerd=self.containerd, root=self.root)
+        self.containerd_files = ContainerdFiles(containerd=self.containerd, originals=self.originals, root=self.root)
         self.drift = Drift(
             repair=self.repairs_drift,
             units=self.units,

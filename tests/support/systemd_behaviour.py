@@ -345,6 +345,21 @@ class SystemdBehaviour:
             await manager.stop("seen.service")
             await manager.disable(["seen.service"])
 
+    async def test_a_failure_is_forgotten_when_asked(self, host: Host) -> None:
+        """Contract 8.4: a unit that failed becomes inactive; for one that runs or is not there, nothing happens."""
+        host.write_unit("forgotten.service", "[Service]\nType=oneshot\nExecStart=/bin/false\n")
+        host.write_unit("remembered.service", SIMPLE)
+        async with connected(host) as manager:
+            await manager.reload()
+            await manager.restart("forgotten.service")
+            await manager.restart("remembered.service")
+            assert (await manager.unit("forgotten.service")).active_state == "failed"
+            for name in ("forgotten.service", "remembered.service", "never-heard-of.service"):
+                await manager.forget_failure(name)
+            assert (await manager.unit("forgotten.service")).active_state == "inactive"
+            assert (await manager.unit("remembered.service")).active_state == "active"
+            await manager.stop("remembered.service")
+
     async def test_time_of_the_last_change_is_monotonic(self, host: Host) -> None:
         """Contract 7.8, 9 W42: when a unit's state changed is told on the clock that nobody sets; never, if it never did."""
         host.write_unit("timed.service", SIMPLE)

@@ -98,7 +98,7 @@ class OperatingSystemConfigController:
             in_use=parts.in_use,
         )
         self.originals = Originals(folder=parts.paths.originals, root=parts.paths.root)
-        self.containerd = ContainerdFiles(containerd=parts.containerd, root=parts.paths.root)
+        self.containerd = ContainerdFiles(containerd=parts.containerd, originals=self.originals, root=parts.paths.root)
         settings = parts.config.controllers.operating_system_config
         self.drift = Drift(
             repair=settings.drift.mode == "repair",

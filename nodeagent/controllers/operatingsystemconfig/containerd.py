@@ -21,6 +21,7 @@ from agents.core import files
 from agents.core.errors import RetriableError, TerminalError
 from agents.core.logging import get_logger
 from agents.core.threads import run_to_end
+from nodeagent.host.originals import Originals
 from osc.containerd import (
     CERTS_DIRECTORY,
     CONFIG_FILE,
@@ -65,11 +66,13 @@ class ContainerdFiles:
 
     Args:
         containerd: asked for its version, and for the configuration to start from.
+        originals: keeps the configuration as it was before us.
         root: where the machine's file system starts.
     """
 
-    def __init__(self, *, containerd: Containerd, root: Path) -> None:
+    def __init__(self, *, containerd: Containerd, originals: Originals, root: Path) -> None:
         self._containerd = containerd
+        self._originals = originals
         self._root = root
 
     async def differs(self, settings: Runtime) -> bool:
@@ -96,6 +99,7 @@ class ContainerdFiles:
         if before == after:
             return False
         content = tomli_w.dumps(after).encode()
+        await run_to_end(self._originals.keep_first, CONFIG_FILE)
         await run_to_end(files.write_atomic, self._at(CONFIG_FILE), content, mode=CONFIG_MODE)
         log.info("Configuration of containerd written", path=CONFIG_FILE)
         return True

@@ -43,6 +43,7 @@ from nodeagent.host.originals import Originals
 from nodeagent.paths import Paths
 from nodeagent.status import StatusBoard
 from osc.codec import Decoded
+from osc.containerd import CONFIG_FILE
 from osc.diff import Dirty
 from osc.errors import InvalidOSC
 from osc.inplace import InPlaceChanges
@@ -259,7 +260,8 @@ class OperatingSystemConfigReconciler:
         # Before it is said that the OSC is applied: from then on everybody may rely on it.
         self._with.watch(desired.effective.written_paths())
         await run_to_end(self._with.journal.commit, desired.decoded.document)
-        await run_to_end(self._with.originals.drop, but=desired.effective.written_paths())
+        # containerd's configuration stays as it was made when an OSC no longer has any; only a reset puts it back.
+        await run_to_end(self._with.originals.drop, but={*desired.effective.written_paths(), CONFIG_FILE})
         if restart:
             await self._restart("client certificate renewed")
             return Result()

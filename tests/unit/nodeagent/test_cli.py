@@ -17,7 +17,15 @@ def test_version_is_printed_before_anything_is_read(capsys: pytest.CaptureFixtur
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["--config-dir", ""], ["--config-dir"], ["surprise"], ["bootstrap"], ["bootstrap", "x", "--config-dir=/y"]],
+    [
+        [],
+        ["--config-dir", ""],
+        ["--config-dir"],
+        ["surprise"],
+        ["bootstrap"],
+        ["bootstrap", "x", "--config-dir=/y"],
+        ["reset"],
+    ],
 )
 def test_wrong_usage_is_exit_code_1(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Contract 1.2: no positional arguments, --config-dir has no default and must not be empty."""
@@ -26,7 +34,13 @@ def test_wrong_usage_is_exit_code_1(arguments: list[str], capsys: pytest.Capture
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--config-dir=/x"], ["bootstrap", "--config-dir=/x"], ["--config-dir=/x", "bootstrap"]]
+    "arguments",
+    [
+        ["--config-dir=/x"],
+        ["bootstrap", "--config-dir=/x"],
+        ["--config-dir=/x", "bootstrap"],
+        ["reset", "--config-dir=/x"],
+    ],
 )
 def test_config_dir_is_a_flag_of_every_command(arguments: list[str]) -> None:
     """Contract 1.2: the flag is accepted before and after the command."""

@@ -1,0 +1,416 @@
+"""`gardener-node-agent reset`: order, what goes, what stays, failures, and that it can be repeated."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from agents.core.errors import AgentError, RetriableError
+from agents.core.files import write_atomic
+from nodeagent.commands import nothing_to_reset
+from nodeagent.host.block_devices import Signatures
+from nodeagent.host.cri import CriPodSandboxes
+from nodeagent.host.originals import Originals
+from nodeagent.paths import Paths
+from nodeagent.remains import Remains, UnitRemains
+from nodeagent.reset import Dependencies, Reset, ResetFailed
+from nodeagent.reset_folders import NodeFolders
+from systemd.manager import SystemdUnitManager
+from tests.support.fake_cri import FakeCri
+from tests.support.fake_disks import FakeDisk, FakeDisks, disk
+from tests.support.fake_systemd import FakeSystemd
+from tests.support.osc_agent import SLEEP
+
+OWN = "gardener-node-agent.service"
+CONFIG = "var/lib/gardener-node-agent/config-v1.150.0.yaml"
+OWN_REMAINS = UnitRemains(OWN, True, ())
+
+
+class Node:
+    """A worker node that is to be reset."""
+
+    def __init__(self, root: Path, host: FakeSystemd, cri: FakeCri) -> None:
+        self.root, self.host, self.cri = root, host, cri
+        self.paths = Paths(root=root)
+        self.disks = FakeDisks(root, {})
+        self.units = SystemdUnitManager(address=host.address)
+        self.remains = Remains(units=(OWN_REMAINS,))
+        self.find: Callable[[], Remains] = lambda: self.remains
+        self.tokens: tuple[Path, ...] = ()
+        self.lines: list[str] = []
+        self.unmounted: list[str] = []
+        self.stuck: set[str] = set()
+        self.folders: type[NodeFolders] = NodeFolders
+        for name in (OWN, "kubelet.service"):
+            host.write_unit(name, SLEEP)
+        self.write(CONFIG, "config")
+        self.write("var/lib/gardener-node-agent/credentials/kubeconfig", "secret")
+        self.write("run/gardener-node-agent/status.json", "{}")
+        self.write("var/lib/kubelet/pki/key", "key")
+
+    def write(self, path: str, text: str) -> Path:
+        """Write a file of the machine."""
+        place = self.root / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+        return place
+
+    async def start(self, *names: str) -> None:
+        """Enable and start units."""
+        await self.units.reload()
+        for name in (OWN, "kubelet.service", *names):
+            await self.units.enable([name])
+            await self.units.start(name)
+        self.host.received.clear()
+
+    async def unmount(self, point: Path) -> None:
+        """Unmount, unless it is stuck."""
+        if str(point) in self.stuck:
+            raise RetriableError("cannot be unmounted")
+        self.unmounted.append(str(point.relative_to(self.root)))
+        await self.disks.unmount(point)
+
+    async def reset(self) -> None:
+        """Run the command as a process does."""
+        async with CriPodSandboxes(socket=self.cri.socket) as sandboxes:
+            folders = self.folders(
+                paths=self.paths, devices=self.disks, unmount=self.unmount, mount_table=self.disks.table
+            )
+            await Reset(
+                Dependencies(
+                    paths=self.paths,
+                    config_file=self.root / CONFIG,
+                    tokens=self.tokens,
+                    units=self.units,
+                    sandboxes=sandboxes,
+                    folders=folders,
+                    originals=Originals(folder=self.paths.originals, root=self.root),
+                    find_remains=lambda: self.find(),
+                    report=self.lines.append,
+                )
+            ).run()
+
+    def left(self, folder: str) -> list[str]:
+        """Return the names in a folder."""
+        return sorted(path.name for path in (self.root / folder).iterdir())
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    """A node with the agent and the kubelet running, two Pods, and nothing of an OSC."""
+    host, cri = FakeSystemd(tmp_path), FakeCri(tmp_path)
+    await host.start()
+    await cri.start()
+    cri.sandboxes = {"one": True, "two": True}
+    found = Node(tmp_path, host, cri)
+    await found.start()
+    yield found
+    await found.units.close()
+    await cri.stop()
+    await host.stop()
+
+
+async def test_order_of_the_actions(node: Node) -> None:
+    """Contract 8.4, Appendix C (bootstrap and reset): agent, kubelet, sandboxes, then units and files, then both folders, the configuration at last."""
+    node.host.write_unit("ours.service", SLEEP)
+    await node.start("ours.service")
+    node.remains = Remains(units=(UnitRemains("ours.service", True, ()), OWN_REMAINS))
+    await node.reset()
+    calls = [call for call in node.host.received if call.endswith(("Unit", "UnitFiles", "Reload"))]
+    assert calls == [
+        *("StopUnit", "StopUnit", "StopUnit"),
+        *("DisableUnitFiles", "StopUnit", "DisableUnitFiles", "Reload", "ResetFailedUnit", "ResetFailedUnit"),
+    ]
+    assert sorted(node.cri.calls) == [
+        ("list", ""),
+        *(("remove", name) for name in ("one", "two")),
+        *(("stop", name) for name in ("one", "two")),
+    ]
+    assert node.lines[:6] == [
+        "Stopping agent, kubelet and containers ...",
+        "Stopping agent, kubelet and containers: done",
+        "Removing units and files ...",
+        "Removing units and files: done",
+        "Emptying the agent's folder ...",
+        "Emptying the kubelet's folder ...",
+    ]
+    assert sorted(node.lines[6:8]) == ["Emptying the agent's folder: done", "Emptying the kubelet's folder: done"]
+    assert node.lines[8:] == ["Removing the configuration file ...", "Removing the configuration file: done"]
+
+
+async def test_everything_that_is_ours_goes(node: Node) -> None:
+    """Contract 8.4: sandboxes, units with files and links, drop-ins, files, tokens, state; the two directories stay, empty."""
+    node.host.write_unit("ours.service", SLEEP)
+    node.write("etc/systemd/system/ours.service.d/10.conf", "[Unit]\n")
+    token = node.write("var/lib/valitail/auth-token", "token")
+    node.tokens = (Path("/var/lib/valitail/auth-token"),)
+    path = node.write("etc/ours", "x")
+    node.remains = Remains(
+        units=(UnitRemains("ours.service", True, ("10.conf",)), OWN_REMAINS), files=("/etc/ours", "/etc/missing")
+    )
+    await node.start("ours.service")
+    await node.reset()
+    assert node.cri.sandboxes == {}
+    for name in (OWN, "kubelet.service", "ours.service"):
+        assert node.host.units[name].active_state == "inactive"
+    assert node.left("etc/systemd/system") == ["kubelet.service", "multi-user.target.wants"]
+    assert node.left("etc/systemd/system/multi-user.target.wants") == ["kubelet.service"]
+    assert node.host.units["ours.service"].load_state == "not-found"
+    assert not path.exists()
+    assert not token.exists()
+    for folder in (node.paths.base, node.paths.kubelet):
+        assert list(folder.iterdir()) == []
+    assert not node.paths.runtime.exists()
+
+
+async def test_what_was_there_before_us_comes_back(node: Node) -> None:
+    """Contract 8.4: files, unit files, drop-ins and containerd's configuration are as the operating system brought them."""
+    paths = ["/etc/os", "/etc/systemd/system/os.service", "/etc/systemd/system/os.service.d/a.conf"]
+    originals = Originals(folder=node.paths.originals, root=node.root)
+    for path in paths:
+        node.write(path[1:], "before")
+    originals.keep(paths)
+    originals.keep_first("/etc/containerd/config.toml")
+    for path in (*paths, "/etc/containerd/config.toml"):
+        write_atomic(node.root / path[1:], b"ours", mode=0o600)
+    node.host.write_unit("containerd.service", SLEEP)
+    await node.start("containerd.service")
+    node.remains = Remains(
+        units=(UnitRemains("os.service", True, ("a.conf",)), OWN_REMAINS),
+        files=("/etc/containerd/config.toml", "/etc/os"),
+    )
+    await node.reset()
+    assert [(node.root / path[1:]).read_text() for path in paths] == ["before"] * 3
+    assert not (node.root / "etc/containerd/config.toml").exists()
+    assert node.host.received.count("RestartUnit") == 1
+
+
+async def test_originals_that_were_put_back_survive_a_reset_that_is_repeated(node: Node) -> None:
+    """Contract 8.4: what says that a path is ours goes before what says how it was, so that no kill in between loses it."""
+    for state in (node.paths.last_applied, node.paths.pending_changes, node.paths.desired):
+        node.write(str(state.relative_to(node.root)), "{}")
+    seen: list[bool] = []
+
+    class Looking(NodeFolders):
+        async def empty_own(self, *, keep: Path) -> None:
+            states = (node.paths.last_applied, node.paths.pending_changes, node.paths.desired)
+            seen.append(any(state.exists() for state in states))
+            await super().empty_own(keep=keep)
+
+    node.folders = Looking
+    await node.reset()
+    assert seen == [False]
+
+
+async def test_w41_units_of_the_operating_system_keep_running(node: Node) -> None:
+    """Contract 9 W41: a unit without content of ours is neither stopped nor disabled; it loses our drop-ins and runs without."""
+    node.host.write_unit("containerd.service", SLEEP)
+    node.write("etc/systemd/system/containerd.service.d/30-env_config.conf", "[Service]\n")
+    node.write("etc/systemd/system/containerd.service.d/admin.conf", "[Service]\n")
+    node.remains = Remains(units=(UnitRemains("containerd.service", False, ("30-env_config.conf",)), OWN_REMAINS))
+    await node.start("containerd.service")
+    await node.reset()
+    assert node.host.units["containerd.service"].active_state == "active"
+    assert node.host.is_enabled("containerd.service")
+    assert node.left("etc/systemd/system/containerd.service.d") == ["admin.conf"]
+    assert node.host.received.count("RestartUnit") == 1
+
+
+async def test_a_unit_of_the_operating_system_that_does_not_run_is_not_started(node: Node) -> None:
+    """Contract 9 W41: losing a drop-in is no reason to start what was stopped."""
+    node.host.write_unit("os.service", SLEEP)
+    node.write("etc/systemd/system/os.service.d/a.conf", "[Service]\n")
+    node.remains = Remains(units=(UnitRemains("os.service", False, ("a.conf",)), OWN_REMAINS))
+    await node.reset()
+    assert "RestartUnit" not in node.host.received
+
+
+async def test_a_masked_or_replaced_unit_is_left_as_the_administrator_made_it(node: Node) -> None:
+    """Contract 9 W41: a mask in the place of our unit file is not ours, and no error."""
+    node.host.mask("masked.service")
+    node.remains = Remains(units=(UnitRemains("masked.service", True, ()), OWN_REMAINS))
+    await node.reset()
+    assert (node.paths.systemd / "masked.service").is_symlink()
+
+
+async def test_registries_go_if_they_are_ours(node: Node) -> None:
+    """Contract 6.15, 8.4: a `hosts.toml` with our first line goes with its folder; an administrator's stays."""
+    node.write("etc/containerd/certs.d/ours/hosts.toml", '# managed by gardener-node-agent\nserver = "x"\n')
+    node.write("etc/containerd/certs.d/shared/hosts.toml", "# managed by gardener-node-agent\n")
+    node.write("etc/containerd/certs.d/shared/ca.crt", "of an administrator")
+    node.write("etc/containerd/certs.d/theirs/hosts.toml", 'server = "y"\n')
+    node.remains = Remains(units=(OWN_REMAINS,), registries=("ours", "shared", "theirs", "missing"))
+    await node.reset()
+    assert node.left("etc/containerd/certs.d") == ["shared", "theirs"]
+    assert node.left("etc/containerd/certs.d/shared") == ["ca.crt"]
+
+
+@pytest.mark.parametrize("fault", ["no socket", "silence", "no CRI"])
+async def test_w41_a_dead_container_runtime_holds_nothing_up(node: Node, fault: str) -> None:
+    """Contract 8.4, 9 W25, W41: without an answer the reset goes on after its deadline, and says so; systemd stops the Pods' slice."""
+    node.host.write_unit("kubepods.slice", "[Slice]\n")
+    await node.start("kubepods.slice")
+    node.cri.silent = {"list"} if fault == "silence" else set()
+    node.cri.unimplemented = fault == "no CRI"
+    if fault == "no socket":
+        await node.cri.stop()
+    before = asyncio.get_running_loop().time()
+    await node.reset()
+    assert asyncio.get_running_loop().time() - before < 20
+    assert "The container runtime does not answer; going on without it" in node.lines
+    assert node.host.units["kubepods.slice"].active_state == "inactive"
+    assert list(node.paths.base.iterdir()) == []
+
+
+async def test_a_pod_that_never_stops_is_left_to_systemd(node: Node) -> None:
+    """Contract 9 W41: the others are removed, and the reset goes on."""
+    node.cri.silent = {"one"}
+    await node.reset()
+    assert list(node.cri.sandboxes) == ["one"]
+    assert list(node.paths.base.iterdir()) == []
+
+
+async def test_a_sandbox_is_tried_five_times(node: Node) -> None:
+    """Contract 8.4: up to five immediate tries for each sandbox."""
+    node.cri.refuse = {"one": 4}
+    await node.reset()
+    assert node.cri.sandboxes == {}
+    assert node.cri.calls.count(("stop", "one")) == 5
+
+
+async def test_a_sandbox_that_cannot_be_removed_ends_the_reset(node: Node) -> None:
+    """Contract 8.4: errors are collected, all sandboxes are tried, and no later step is begun."""
+    node.cri.refuse = {"one": 5}
+    path = node.write("etc/ours", "x")
+    node.remains = Remains(units=(OWN_REMAINS,), files=("/etc/ours",))
+    with pytest.raises(ResetFailed, match=r"pods not removed.*kube-system/pod-one.*failed to destroy network"):
+        await node.reset()
+    assert list(node.cri.sandboxes) == ["one"]
+    assert path.exists()
+    assert node.paths.own_unit.exists()
+    assert node.lines[-1] == "Stopping agent, kubelet and containers: failed"
+
+
+async def test_an_agent_that_does_not_stop_ends_the_reset(node: Node) -> None:
+    """Contract 8.4: nothing is removed under an agent or a kubelet that still runs; the wait has an end (W25)."""
+    node.host.silent.add("StopUnit")
+    with pytest.raises(AgentError):
+        await node.reset()
+    assert node.cri.calls == []
+    assert node.paths.own_unit.exists()
+
+
+async def test_a_failed_file_does_not_keep_the_others(node: Node) -> None:
+    """Contract 8.4: errors of units and files are collected and named; the folders are not touched then."""
+    (node.root / "etc/a-directory").mkdir()
+    path = node.write("etc/ours", "x")
+    node.remains = Remains(units=(OWN_REMAINS,), files=("/etc/a-directory", "/etc/ours"))
+    with pytest.raises(ResetFailed, match="/etc/a-directory"):
+        await node.reset()
+    assert not path.exists()
+    assert not node.paths.own_unit.exists()
+    assert node.left("var/lib/kubelet") == ["pki"]
+    assert "credentials" in node.left("var/lib/gardener-node-agent")
+
+
+async def test_w41_mounts_are_undone_from_the_deepest_up(node: Node) -> None:
+    """Contract 8.4, 9 W41: nested mounts first, names with blanks too; then the kubelet's folder is emptied."""
+    base = node.paths.kubelet / "pods/a/volumes"
+    for point in (base, base / "in side", base / "in side/deep"):
+        point.mkdir(parents=True, exist_ok=True)
+        node.disks.mount_somewhere(FakeDisk(disk(5)), point)
+    await node.reset()
+    start = "var/lib/kubelet/pods/a/volumes"
+    assert node.unmounted == [f"{start}/in side/deep", f"{start}/in side", start]
+    assert list(node.paths.kubelet.iterdir()) == []
+
+
+async def test_w41_nothing_is_deleted_below_a_mount_that_stays(node: Node) -> None:
+    """Contract 8.4, 9 W41: what cannot be unmounted keeps its folder; the agent's own is emptied, the configuration stays."""
+    point = node.paths.kubelet / "pods/a/nfs"
+    node.write("var/lib/kubelet/pods/a/nfs/precious", "data of a user")
+    node.disks.mount_somewhere(FakeDisk(disk(5)), point)
+    node.stuck = {str(point)}
+    with pytest.raises(ResetFailed, match="cannot be unmounted"):
+        await node.reset()
+    assert (point / "precious").read_text() == "data of a user"
+    assert node.left("var/lib/gardener-node-agent") == ["config-v1.150.0.yaml"]
+    node.stuck = set()
+    await node.reset()
+    assert list(node.paths.base.iterdir()) == []
+    assert list(node.paths.kubelet.iterdir()) == []
+
+
+async def test_a_data_volume_is_emptied_and_unmounted(node: Node) -> None:
+    """Contract 8.3, 8.4: the volume loses the old kubelet's content before it is unmounted; then the folder below it, too."""
+    volume = node.disks.add(FakeDisk(disk(1), Signatures("ext4", "KUBEDEV")))
+    node.disks.mount_somewhere(volume, node.paths.kubelet)
+    await node.reset()
+    assert node.unmounted == ["var/lib/kubelet"]
+    assert list(node.paths.kubelet.iterdir()) == []
+    assert volume.signatures == Signatures("ext4", "KUBEDEV")
+
+
+async def test_another_file_system_at_the_kubelets_folder_stays_mounted(node: Node) -> None:
+    """Contract 8.4: a partition of the operating system is emptied and not unmounted; an unreadable device counts as that."""
+    for signatures in (Signatures("xfs", "DATA"), None):
+        node.disks.mounts = []
+        node.disks.mount_somewhere(node.disks.add(FakeDisk(disk(1), signatures)), node.paths.kubelet)
+        await node.reset()
+        assert node.unmounted == []
+        assert list(node.paths.kubelet.iterdir()) == []
+
+
+async def test_the_volume_is_emptied_before_its_unit_unmounts_it(node: Node) -> None:
+    """Contract 8.4: the OSC's mount unit is stopped like any other, but not before the volume is empty."""
+    node.host.write_unit("var-lib-kubelet.mount", "[Mount]\n")
+    await node.start("var-lib-kubelet.mount")
+    node.remains = Remains(
+        units=(UnitRemains("var-lib-kubelet.mount", True, ()), OWN_REMAINS), files=("/etc/a-directory",)
+    )
+    (node.root / "etc/a-directory").mkdir()
+    with pytest.raises(ResetFailed):
+        await node.reset()  # fails after the units, before the folders
+    assert list(node.paths.kubelet.iterdir()) == []
+    assert not (node.paths.systemd / "var-lib-kubelet.mount").exists()
+
+
+async def test_a_reset_can_be_repeated(node: Node) -> None:
+    """Contract 8.4: a second run succeeds, finds nothing and harms nothing."""
+    await node.reset()
+    node.remains = Remains(units=(OWN_REMAINS, UnitRemains("gone.service", True, ("x.conf",))), files=("/etc/gone",))
+    await node.reset()
+    assert list(node.paths.base.iterdir()) == []
+
+
+async def test_what_is_left_alone_is_said(node: Node) -> None:
+    """Contract 8.4: a file that perhaps was to be written stays, and the operator is told."""
+    path = node.write("etc/os", "of the operating system")
+    node.remains = Remains(units=(OWN_REMAINS,), unproven=("/etc/os",))
+    await node.reset()
+    assert path.exists()
+    assert any(line.startswith("Left: /etc/os") for line in node.lines)
+
+
+async def test_state_that_cannot_be_read_ends_the_reset(node: Node) -> None:
+    """Contract 8.4: without knowing what is ours nothing is removed."""
+
+    def find() -> Remains:
+        raise RetriableError("damaged")
+
+    node.find = find
+    with pytest.raises(RetriableError, match="damaged"):
+        await node.reset()
+    assert node.paths.own_unit.exists()
+    assert "credentials" in node.left("var/lib/gardener-node-agent")
+
+
+def test_a_completed_reset_is_recognised(tmp_path: Path) -> None:
+    """Contract 1.2, 8.4: without a configuration a reset fails, unless the reset before has removed everything."""
+    paths = Paths(root=tmp_path)
+    assert nothing_to_reset(paths)
+    paths.base.mkdir(parents=True)
+    assert nothing_to_reset(paths)
+    paths.last_applied.write_text("{}")
+    assert not nothing_to_reset(paths)
