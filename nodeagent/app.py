@@ -181,6 +181,7 @@ class _Process:
                 clock=self._clock,
                 tried=self._heartbeat_tried,
                 renewed=self._renewed,
+                reconnect=shoot.cluster.cache.reconnect,
             )
         )
         if (every := watchdog.period(self._service.watchdog_usec)) is not None:

@@ -108,6 +108,10 @@ class Informer(Generic[T]):
             self._reflector.select(selector)
             self._changed()
 
+    def reconnect(self) -> None:
+        """Open the watch anew: its connection is probably dead."""
+        self._reflector.reconnect()
+
     def add_handler(self, handler: Handler[T]) -> Callable[[], None]:
         """Tell a handler about each change, and now about each object that is known already.
 
@@ -221,6 +225,11 @@ class Cache:
         """Wait until every informer is synced."""
         for informer in self:
             await informer.wait_synced()
+
+    def reconnect(self) -> None:
+        """Open all watches anew: connections to the API server were found dead."""
+        for informer in self._informers:
+            informer.reconnect()
 
     def on_recovery(self, callback: Callable[[], None]) -> None:
         """Call a function each time all informers are in sync again after an outage."""

@@ -97,6 +97,8 @@ class Reflector(Generic[T]):
         self._outage = 0
         self._gone = False
         self._scope: asyncio.Timeout | None = None
+        self._watching = False
+        self._reconnecting = False
 
     @property
     def selector(self) -> Selector:
@@ -106,9 +108,20 @@ class Reflector(Generic[T]):
     def select(self, selector: Selector) -> None:
         """Select other objects, and list at once."""
         self._selector = selector
+        self._reconnecting = False
         scope, self._scope = self._scope, None
         if scope is not None:
             # A timeout that is due now is the way to interrupt whatever the reflector waits for.
+            scope.reschedule(asyncio.get_running_loop().time())
+
+    def reconnect(self) -> None:
+        """Open the watch anew, from where it is: somebody found out that connections to the API server are dead.
+
+        The server's silence would tell as well, but only after the read deadline.
+        """
+        if self._watching and self._scope is not None:
+            self._reconnecting = True
+            scope, self._scope = self._scope, None
             scope.reschedule(asyncio.get_running_loop().time())
 
     async def run(self) -> NoReturn:
@@ -118,6 +131,10 @@ class Reflector(Generic[T]):
                 async with asyncio.timeout(None) as self._scope:
                     await self._list_and_watch()
             except TimeoutError:
+                if self._reconnecting:
+                    log.debug("Watch opened anew", resource=self._resource.plural)
+                    self._reconnecting = False
+                    continue
                 log.debug("Other objects selected", resource=self._resource.plural)
                 self._version = None
                 self._failures = 0
@@ -128,7 +145,11 @@ class Reflector(Generic[T]):
                 if self._version is None:
                     await self._list()
                 else:
-                    await self._watch(self._version)
+                    self._watching = True
+                    try:
+                        await self._watch(self._version)
+                    finally:
+                        self._watching = False
             except Gone as error:
                 log.debug("Version is too old, listing again", resource=self._resource.plural, error=error)
                 if self._gone:

@@ -69,7 +69,9 @@ class LeaseReconciler:
         clock: Clock,
         renewed: Callable[[], Awaitable[None]],
         tried: Callable[[], None] = lambda: None,
+        reconnect: Callable[[], None] = lambda: None,
     ) -> None:
+        self._reconnect = reconnect
         self._tried = tried
         self._client = client
         self._nodes = nodes
@@ -90,6 +92,7 @@ class LeaseReconciler:
             log.debug("Lease not renewed, trying again on a fresh connection", error=error)
             await self._client.reset_connections()
             await self._renew(node)
+            self._reconnect()
         await self._renewed()
         return Result(requeue_after=PERIOD)
 
@@ -133,11 +136,18 @@ def new_controller(
     clock: Clock,
     renewed: Callable[[], Awaitable[None]],
     tried: Callable[[], None] = lambda: None,
+    reconnect: Callable[[], None] = lambda: None,
 ) -> Controller:
-    """Build the controller; `tried` is called before each attempt, `renewed` after each success."""
+    """Build the controller.
+
+    `tried` is called before each attempt, `renewed` after each success, and `reconnect` when a fresh connection worked where
+    the old one did not: then others are dead as well.
+    """
     return Controller(
         name="lease",
-        reconciler=Persistent(LeaseReconciler(client=client, nodes=nodes, clock=clock, tried=tried, renewed=renewed)),
+        reconciler=Persistent(
+            LeaseReconciler(client=client, nodes=nodes, clock=clock, tried=tried, renewed=renewed, reconnect=reconnect)
+        ),
         sources=[OwnNodeSource(identity, predicate=created)],
         deadline=RECONCILE_DEADLINE,
         max_backoff=PERIOD,

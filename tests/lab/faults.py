@@ -48,6 +48,13 @@ class NetworkFaults:
             'chain in { type filter hook input priority 0; iifname "eth0" drop; }',
         )
 
+    def drop_address(self, address: str) -> None:
+        """Drop every packet to and from an address; all others work."""
+        self._filter(
+            f"chain out {{ type filter hook output priority 0; ip daddr {address} drop; }}",
+            f"chain in {{ type filter hook input priority 0; ip saddr {address} drop; }}",
+        )
+
     def restore_network(self) -> None:
         """End all faults."""
         self._nft(f"table inet {_TABLE}\ndelete table inet {_TABLE}\n")

@@ -129,6 +129,15 @@ async def test_heartbeats_resume_within_a_beat_of_the_end_of_a_fault(heart: Hear
     assert min(beat for beat in heart.beats if beat > 195) <= 206
 
 
+async def test_answers_that_take_nine_seconds_are_waited_for(heart: Heart) -> None:
+    """Contract 7.1: a slow API server: every request takes 9 s; the longest gap between renewals stays below 25 s."""
+    heart.api.latency = 9.0
+    await heart.run(300)
+    gaps = [later - earlier for earlier, later in zip(heart.beats, heart.beats[1:], strict=False)]
+    assert len(gaps) > 10
+    assert max(gaps) < 25
+
+
 async def test_a_400_does_not_end_the_heartbeat(heart: Heart) -> None:
     """Contract 7.1: one 400, from a load balancer for example, is not the end of all renewals."""
 

@@ -280,3 +280,22 @@ async def test_cache_can_be_asked_after_it_ended(api: FakeApi, cache: Cache) -> 
         await settle()
     assert cache.informer(NODES).list() == []
     assert api.calls == []
+
+
+async def test_reconnecting_opens_watches_anew_and_loses_nothing(api: FakeApi, cache: Cache) -> None:
+    """Contract 7.1: a connection that died in silence is replaced at once; what happened meanwhile is seen, nothing is listed."""
+    put(api, "a")
+    informer = cache.informer(NODES)
+    async with running(cache.run):
+        await informer.wait_synced()
+        await settle()
+        api.streams[-1].silent = True
+        put(api, "b")
+        await settle()
+        assert names(informer.list()) == ["a"]
+        cache.reconnect()
+        cache.reconnect()
+        await settle()
+        assert names(informer.list()) == ["a", "b"]
+        lists = [call for call in api.requests("GET") if "/nodes" in call.path]
+        assert len(lists) == 1
