@@ -18,10 +18,10 @@ STOP_AT_ONCE = b"[Service]\nTimeoutStopSec=2\n"
 
 @pytest.fixture(scope="module")
 def workers(lab: Lab, agent: AgentSource) -> Iterator[dict[str, Worker]]:
-    """Three workers whose units are killed two seconds after they were asked to stop."""
+    """Four workers whose units are killed two seconds after they were asked to stop."""
     with ExitStack() as stack:
         found = {}
-        for name in ("frozen-kubelet", "frozen-containerd", "full-disk"):
+        for name in ("frozen-kubelet", "frozen-containerd", "full-disk", "crash-loop"):
             machine = stack.enter_context(lab.removed_after(lab.add_machine(name)))
             found[name] = Worker.join(lab, machine, agent)
             for unit in (CONTAINERD, KUBELET):
@@ -45,9 +45,17 @@ def wait_restarted(worker: Worker, unit: str, before: int) -> None:
     )
 
 
+def crash(worker: Worker) -> None:
+    """Let the kubelet end as often as systemd starts it."""
+    drop_in = b"[Service]\nExecStart=\nExecStart=/bin/false\nRestartSec=1\n[Unit]\nStartLimitIntervalSec=0\n"
+    worker.machine.write(f"/etc/systemd/system/{KUBELET}.d/98-crash.conf", drop_in)
+    worker.machine.systemctl("daemon-reload")
+    worker.machine.systemctl("kill", "--signal=SIGKILL", KUBELET)
+
+
 def test_what_hangs_for_a_minute_is_restarted_unless_the_disk_is_full(workers: dict[str, Worker]) -> None:
-    """Contract 7.5, 7.9, 9 W25, Appendix C (health): frozen for a minute, restarted, each alone; not with a full disk, said once."""
-    kubelet, containerd, full = workers["frozen-kubelet"], workers["frozen-containerd"], workers["full-disk"]
+    """Contract 7.5, 7.9, 9 W25, Appendix C (health): frozen for a minute, restarted, each alone; not with a full disk, nor what systemd starts anew, said once."""
+    kubelet, containerd, full, crashing = workers.values()
     before = {
         (worker.machine.name, unit): pid_of(worker, unit)
         for worker in workers.values()
@@ -62,11 +70,15 @@ def test_what_hangs_for_a_minute_is_restarted_unless_the_disk_is_full(workers: d
         kubelet.machine.kill(pid_of(kubelet, KUBELET), signal.SIGSTOP)
         containerd.machine.kill(pid_of(containerd, CONTAINERD), signal.SIGSTOP)
         full.machine.kill(pid_of(full, KUBELET), signal.SIGSTOP)
+        crash(crashing)
         wait_restarted(kubelet, KUBELET, before["frozen-kubelet", KUBELET])
         wait_restarted(containerd, CONTAINERD, before["frozen-containerd", CONTAINERD])
         full.wait_event("kubelet", containing="/var/lib/kubelet is on a full disk", timeout=60)
         assert unchanged(full, KUBELET, CONTAINERD, AGENT_UNIT)
     wait_restarted(full, KUBELET, before["full-disk", KUBELET])
+    crashing.wait_event("kubelet", containing="not restarted: systemd is at work on it")
+    assert [e for e in crashing.events("SystemDUnitRestart") if e["reportingComponent"] == "health-check"] == []
+    assert unchanged(crashing, CONTAINERD, AGENT_UNIT)
     assert unchanged(kubelet, CONTAINERD, AGENT_UNIT)
     assert unchanged(containerd, KUBELET, AGENT_UNIT)
     for worker, name in ((kubelet, "kubelet"), (containerd, "containerd")):

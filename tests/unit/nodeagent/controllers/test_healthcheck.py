@@ -295,15 +295,15 @@ async def test_a_full_disk_is_not_mended_by_a_restart(runtime: Runtime) -> None:
         assert machine.restarts() == 1
 
 
-async def test_a_missing_ctr_is_no_failure_of_containerd(runtime: Runtime) -> None:
+async def test_what_keeps_us_from_asking_is_no_failure_of_containerd(runtime: Runtime) -> None:
     """Contract 7.5, 7.9: what keeps us from asking is said once and restarts nothing."""
     machine = runtime.machine
-    runtime.containerd = ContainerdNotAsked("ctr cannot be run", problem="No such file or directory")
+    runtime.containerd = ContainerdNotAsked("containerd cannot be asked", problem="Too many open files")
     async with machine.running(runtime.new()):
         await asyncio.sleep(3600)
         assert machine.restarts() == 0
         (note,) = machine.notes("containerd")
-        assert note.startswith("Warning: containerd cannot be checked: ctr cannot be run")
+        assert note.startswith("Warning: containerd cannot be checked: containerd cannot be asked")
 
 
 async def test_a_restart_that_fails_is_an_error_and_not_repeated_at_once(runtime: Runtime) -> None:
