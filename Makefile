@@ -65,6 +65,10 @@ test: $(VENV)/.ready binary ## every level: unit, integration, machines, the dem
 bench: $(VENV)/.ready binary ## figures beside their targets, also as build/bench.json
 	$(RUN) -m tests.bench $(ARGS)
 
+.PHONY: bench-scale
+bench-scale: $(VENV)/.ready ## 200 agents on one API server for five minutes (ARGS='--agents 40 --seconds 60')
+	$(RUN) -m tests.bench.scale $(ARGS)
+
 .PHONY: conformance
 conformance: $(VENV)/.ready ## write docs/conformance.md from the tests' docstrings
 	$(RUN) scripts/conformance.py
