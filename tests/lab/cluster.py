@@ -168,9 +168,7 @@ class Lab:
             raise LabError(f"machine {name!r} exists already")
         index = next(i for i in range(_MOST_MACHINES) if i not in known.values())
         self.ledger.record("machine", name=name, index=index, owner=name)
-        if self._binaries is None:
-            self._binaries = find_binaries(say=self._say)
-        source = ImageSource(self._binaries, hidden=(REPOSITORY, cache_root()))
+        source = ImageSource(hidden=(REPOSITORY, cache_root()))
         return Machine.create(self._place(index), name, source, storage=storage)
 
     def machine(self, name: str) -> Machine:
@@ -202,9 +200,10 @@ class Lab:
         return AgentSource("source" if kind == "source" else "binary", staging)
 
     def pool(self, agent: AgentSource, name: str = DEFAULT_POOL) -> WorkerPool:
-        """Return a worker pool of this cluster for machines with that agent."""
-        plane = self.control_plane
-        return WorkerPool(name, plane.server_inside, plane.ca_pem.decode(), agent.version(), KUBERNETES_VERSION)
+        """Return a worker pool of this cluster for machines with that agent; its programs come out of images."""
+        plane, version = self.control_plane, agent.version()
+        images = self.worker_images(agent)
+        return WorkerPool(name, plane.server_inside, plane.ca_pem.decode(), version, KUBERNETES_VERSION, images)
 
     def worker_images(self, agent: AgentSource) -> WorkerImages:
         """Return the images of that agent and of the kubelet; pushed to the lab's registry when they are asked for first."""

@@ -1,7 +1,7 @@
 """What a machine's disk holds before user data: the operating system's image.
 
 The host's root is the lower layer of an overlay, so the machine has the host's systemd, D-Bus and tools. What a node
-image adds is *copied* into the upper layer: containerd, runc, CNI plugins, kubelet, their configuration. What belongs to
+image adds is *copied* into the upper layer: containerd, runc, CNI plugins, their configuration. What belongs to
 the host alone is hidden: homes, the clone, enabled units, service configuration; `/var` and `/opt` start empty.
 """
 
@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.lab.binaries import Binaries
 from tests.lab.errors import LabError
 from tests.lab.network import REGISTRY_NAME, SERVER_ADDRESS, SERVER_NAME, MachineAddress
 from tests.lab.packages import CNI_PLUGINS, cni_folder, program
@@ -104,11 +103,9 @@ class ImageSource:
     """What goes into a machine's disk.
 
     Attributes:
-        binaries: the kubelet is taken from here.
         hidden: folders of the host that must not be visible, such as the clone and the cache.
     """
 
-    binaries: Binaries
     hidden: tuple[Path, ...] = ()
 
 
@@ -130,7 +127,7 @@ def write_image(source: ImageSource, base: Path, hostname: str, where: MachineAd
     (base / "var" / "tmp").chmod(0o1777)
     (base / "var" / "run").symlink_to("/run")
     (base / "var" / "lock").symlink_to("/run/lock")
-    _copy_programs(source, upper)
+    _copy_programs(upper)
     for path, text in _files(hostname, where).items():
         _write(upper / path, text)
     wants = upper / "etc/systemd/system/multi-user.target.wants"
@@ -164,7 +161,7 @@ def may_lower_oom_score(status: str) -> bool:
     return bool(int(bounding.split()[1], 16) >> _CAP_SYS_RESOURCE & 1)
 
 
-def _copy_programs(source: ImageSource, upper: Path) -> None:
+def _copy_programs(upper: Path) -> None:
     plain_runc = may_lower_oom_score(Path("/proc/self/status").read_text(encoding="utf-8"))
     targets = {
         "containerd": "usr/bin/containerd",
@@ -184,7 +181,6 @@ def _copy_programs(source: ImageSource, upper: Path) -> None:
         raise LabError("CNI plugins are not on this host")
     for plugin in CNI_PLUGINS:
         _copy(plugins / plugin, upper / "opt/cni/bin" / plugin)
-    _copy(source.binaries.kubelet, upper / "opt/bin/kubelet")
 
 
 def _files(hostname: str, where: MachineAddress) -> dict[str, str]:

@@ -17,8 +17,16 @@ from tests.lab.machine import Machine, Storage
 from tests.lab.progress import Say
 from tests.lab.requests import Request
 from tests.lab.userdata import hand_user_data
-from tests.lab.verify import differences, temporary_files
-from tests.lab.worker_osc import AGENT_BINARY, AGENT_FOLDER, AGENT_UNIT, KUBELET_UNIT, WorkerOsc, WorkerPool
+from tests.lab.verify import differences, image_leftovers, temporary_files
+from tests.lab.worker_osc import (
+    AGENT_BINARY,
+    AGENT_FOLDER,
+    AGENT_UNIT,
+    KUBELET_BINARY,
+    KUBELET_UNIT,
+    WorkerOsc,
+    WorkerPool,
+)
 
 CHECKSUM_ON_NODE = "checksum/cloud-config-data"
 _JOIN_DEADLINE_SECONDS = 180.0
@@ -77,7 +85,7 @@ class Scenario:
         osc = WorkerOsc.for_pool(pool).with_file("/etc/demo/removed-later", "here at first\n")
         checksum = self.lab.publish_osc(osc)
         machine = self.lab.add_machine(self.machine_name, storage=self.storage)
-        self._tell(f"machine {machine.name} booted: systemd, containerd, kubelet's binary, nothing of Gardener")
+        self._tell(f"machine {machine.name} booted: systemd and containerd, no kubelet, nothing of Gardener")
         hand_user_data(machine, self.lab, agent=self.agent, pool=pool)
         self._tell("user data handed over: agent, config file, machine name, bootstrap token, cluster CA")
         started = time.monotonic()
@@ -97,6 +105,7 @@ class Scenario:
         self._row("Node is Ready", "True", self._condition("Ready"))
         self._row("Node knows its pool", pool.name, self._labels().get("worker.gardener.cloud/pool", ""))
         self._row("machine is as the OSC says", "yes", _yes(differences(machine, osc.document())))
+        self._row("left of the images in containerd", "none", ", ".join(image_leftovers(machine)) or "none")
         self._row(
             "bootstrap token on the machine", "gone", _gone(machine, f"{AGENT_FOLDER}/credentials/bootstrap-token")
         )
@@ -195,6 +204,7 @@ class Scenario:
             ("CSR approved", lambda: self._approved(machine)),
             ("certificate stored", lambda: machine.exists(f"{AGENT_FOLDER}/credentials/kubeconfig")),
             ("OSC read", lambda: self._osc_read(machine, pool)),
+            ("kubelet's binary copied out of its image", lambda: machine.exists(KUBELET_BINARY)),
             (f"{files} files and {units} units written", lambda: _written(machine, document)),
             ("", restarted),
             ("kubelet started", kubelet_runs),

@@ -81,3 +81,12 @@ def temporary_files(machine: Machine) -> list[str]:
         "find /var/lib/gardener-node-agent/tmp -mindepth 1 2>/dev/null; true"
     )
     return machine.run(["sh", "-c", script]).stdout.split()
+
+
+def image_leftovers(machine: Machine, *, namespace: str = "default") -> list[str]:
+    """Return what containerd has in a namespace; in `default` only what is left of images whose files were copied out."""
+    found = []
+    for kind in ("images", "leases", "snapshots", "content"):
+        lines = machine.run(["ctr", "--namespace", namespace, kind, "list"]).stdout.splitlines()[1:]
+        found += [f"{kind}: {line.split()[0]}" for line in lines if line.strip()]
+    return found

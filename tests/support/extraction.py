@@ -11,6 +11,7 @@ from nodeagent.host.image_extractor import Extraction
 from tests.lab.agent import SOURCE_ENVIRONMENT, SOURCE_PYTHON, AgentSource
 from tests.lab.machine import Machine
 from tests.lab.registry import CA_FILE, Registry
+from tests.lab.verify import image_leftovers
 
 SCRATCH = "/var/lib/gardener-node-agent/tmp"
 HOSTS = "/etc/containerd/certs.d"
@@ -99,16 +100,13 @@ class ExtractorOnMachine:
         """Return what containerd has of layers that did not arrive completely."""
         return self.machine.run(["ctr", "content", "active"]).stdout.splitlines()[1:]
 
-    def leftovers(self, *, namespace: str = "default") -> list[str]:
+    def leftovers(self) -> list[str]:
         """Return mounts, leases, snapshots, content, image records and files that an extraction left."""
         mounts = self.machine.run(["cat", "/proc/mounts"]).stdout.splitlines()
         found = [f"mount {line}" for line in mounts if SCRATCH in line]
         found += [f"file {name}" for name in self.machine.run(["sh", "-c", f"ls -A {SCRATCH}"]).stdout.split()]
         found += [f"temporary {path}" for path in self.machine.run(["find", "/opt", "-name", ".*.tmp"]).stdout.split()]
-        for kind in ("leases", "snapshots", "content", "images"):
-            listed = self.machine.run(["ctr", "-n", namespace, kind, "list"]).stdout.splitlines()[1:]
-            found += [f"{kind} {line.split()[0]}" for line in listed if line.strip()]
-        return found
+        return found + image_leftovers(self.machine)
 
 
 def _job(

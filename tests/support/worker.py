@@ -1,16 +1,19 @@
 """A machine of the lab that joined as a worker, and what a test wants to know of it."""
 
 import base64
+import hashlib
 import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from tests.lab.agent import AgentSource
 from tests.lab.api import wait_for
 from tests.lab.cluster import Lab
 from tests.lab.machine import Machine
+from tests.lab.registry import published_digest
 from tests.lab.userdata import hand_user_data, run_bootstrap
 from tests.lab.worker_osc import AGENT_FOLDER, AGENT_UNIT, WorkerOsc
 
@@ -124,6 +127,17 @@ class Worker:
         document: dict[str, Any] = json.loads(self.machine.read(f"{AGENT_FOLDER}/last-applied-osc.yaml"))
         return document
 
+    def as_applied(self, osc: WorkerOsc) -> dict[str, Any]:
+        """Return an OSC's document with the drop-in that the agent adds for containerd: contract 6.14, Appendix D."""
+        document = osc.document()
+        if osc.cri:
+            environment = Path(f"/proc/{self.machine.main_pid(AGENT_UNIT)}/environ").read_text().split("\0")
+            path = next(line for line in environment if line.startswith("PATH="))
+            text = f'[Service]\nEnvironment="{path.replace("=", "=/var/bin/containerruntimes:", 1)}"\n'
+            unit = {"name": "containerd.service", "dropIns": [{"name": "30-env_config.conf", "content": text}]}
+            document["spec"]["units"].append(unit)
+        return document
+
     def pending(self) -> dict[str, Any]:
         """Return the journal."""
         document: dict[str, Any] = json.loads(self.machine.read(f"{AGENT_FOLDER}/last-computed-osc-changes.yaml"))
@@ -174,9 +188,16 @@ class Worker:
         return sorted(f"still there: {path}" for path in gone - kept if self.machine.exists(path))
 
     def _file(self, file: Mapping[str, Any]) -> list[str]:
+        path, mode = file["path"], file.get("permissions", 0o600)
+        if (reference := file["content"].get("imageRef")) is not None:
+            if not self.machine.exists(path):
+                return [f"missing: {path}"]
+            digest = published_digest(self.machine.ledger, reference["image"], reference["filePathInImage"])
+            same = hashlib.sha256(self.machine.read(path)).hexdigest() == digest
+            return self._mode(path, mode) if same else [f"content differs: {path}"]
         inline = file["content"]["inline"]
         wanted = base64.b64decode(inline["data"]) if inline["encoding"] == "b64" else inline["data"].encode()
-        return self._compare(file["path"], wanted, file.get("permissions", 0o600))
+        return self._compare(path, wanted, mode)
 
     def _unit(self, unit: Mapping[str, Any]) -> list[str]:
         found = []
@@ -203,9 +224,11 @@ class Worker:
             return [f"missing: {path}"]
         if self.machine.read(path) != wanted:
             return [f"content differs: {path}"]
-        return (
-            [] if self.machine.mode(path) == mode else [f"mode {self.machine.mode(path):04o}, not {mode:04o}: {path}"]
-        )
+        return self._mode(path, mode)
+
+    def _mode(self, path: str, mode: int) -> list[str]:
+        found = self.machine.mode(path)
+        return [] if found == mode else [f"mode {found:04o}, not {mode:04o}: {path}"]
 
 
 def _unit_paths(unit: Mapping[str, Any]) -> list[str]:

@@ -54,8 +54,8 @@ OWN = "/var/lib/gardener-node-agent"
 REFUSED: dict[str, tuple[Callable[[Document], None], str]] = {
     "kind": (lambda document: document.update(kind="Pod"), "kind"),
     "apiVersion": (lambda document: document.update(apiVersion="v1"), "apiVersion"),
-    "dot dot": (add_files(inline("/opt/../etc/passwd")), "spec.files[5].path"),
-    "relative": (add_files(inline("opt/f")), "spec.files[5].path"),
+    "dot dot": (add_files(inline("/opt/../etc/passwd")), "spec.files[8].path"),
+    "relative": (add_files(inline("opt/f")), "spec.files[8].path"),
     "unit name with slash": (add_unit(name="../x.service", content="x"), "spec.units[3].name"),
     "drop-in name": (
         add_unit(name="x.service", dropIns=[{"name": "..", "content": "x"}]),
@@ -63,19 +63,19 @@ REFUSED: dict[str, tuple[Callable[[Document], None], str]] = {
     ),
     "two sources": (
         add_files(content(inline={"data": "x"}, secretRef={"name": "a", "dataKey": "b"})),
-        "spec.files[5].content",
+        "spec.files[8].content",
     ),
-    "no source": (add_files(content()), "spec.files[5].content"),
-    "bad base64": (add_files(content(inline={"encoding": "b64", "data": "%"})), "spec.files[5].content.inline"),
-    "encoding": (add_files(content(inline={"encoding": "gzip", "data": "x"})), "spec.files[5].content.inline"),
-    "path twice": (add_files(inline("/opt/test/a"), inline("/opt/test/a")), "spec.files[6].path"),
+    "no source": (add_files(content()), "spec.files[8].content"),
+    "bad base64": (add_files(content(inline={"encoding": "b64", "data": "%"})), "spec.files[8].content.inline"),
+    "encoding": (add_files(content(inline={"encoding": "gzip", "data": "x"})), "spec.files[8].content.inline"),
+    "path twice": (add_files(inline("/opt/test/a"), inline("/opt/test/a")), "spec.files[9].path"),
     "folder of another": (add_files(inline("/opt/test/a"), inline("/opt/test/a/b")), "spec.files"),
-    "credentials": (add_files(inline(f"{OWN}/credentials/kubeconfig")), "spec.files[5].path"),
-    "last applied": (add_files(inline(f"{OWN}/last-applied-osc.yaml")), "spec.files[5].path"),
-    "journal": (add_files(inline(f"{OWN}/last-computed-osc-changes.yaml")), "spec.files[5].path"),
-    "tmp": (add_files(inline(f"{OWN}/tmp/x")), "spec.files[5].path"),
-    "desired": (add_files(inline(f"{OWN}/desired-osc.yaml")), "spec.files[5].path"),
-    "wrong type": (add_files({"path": 5, "content": {}}), "spec.files[5].path"),
+    "credentials": (add_files(inline(f"{OWN}/credentials/kubeconfig")), "spec.files[8].path"),
+    "last applied": (add_files(inline(f"{OWN}/last-applied-osc.yaml")), "spec.files[8].path"),
+    "journal": (add_files(inline(f"{OWN}/last-computed-osc-changes.yaml")), "spec.files[8].path"),
+    "tmp": (add_files(inline(f"{OWN}/tmp/x")), "spec.files[8].path"),
+    "desired": (add_files(inline(f"{OWN}/desired-osc.yaml")), "spec.files[8].path"),
+    "wrong type": (add_files({"path": 5, "content": {}}), "spec.files[8].path"),
     "upstream above": (registry(".."), "spec.criConfig.containerd.registries[0].upstream"),
     "empty upstream": (registry(""), "spec.criConfig.containerd.registries[0].upstream"),
     "upstream with a slash": (registry("a/b"), "spec.criConfig.containerd.registries[0].upstream"),
@@ -85,7 +85,7 @@ REFUSED: dict[str, tuple[Callable[[Document], None], str]] = {
     ),
     "way out of an image": (
         add_files(content(imageRef={"image": "x", "filePathInImage": "/../etc/shadow"})),
-        "spec.files[5].content.imageRef.filePathInImage",
+        "spec.files[8].content.imageRef.filePathInImage",
     ),
     "no static pod": (add_files(inline("/etc/kubernetes/manifests/x.yaml", "kind: Service")), "manifests/x.yaml"),
     "no version": (set_spec(inPlaceUpdates={"operatingSystemVersion": "new"}), "spec.inPlaceUpdates"),
@@ -133,7 +133,7 @@ def test_all_problems_are_named_at_once(worker: Worker) -> None:
     document["spec"]["files"] += [inline("relative"), inline("/a/../b")]
     document["spec"]["units"].append({"name": "a/b"})
     worker.publish_bytes(json.dumps(document).encode())
-    paths = ("spec.files[5].path", "spec.files[6].path", "spec.units[3].name")
+    paths = ("spec.files[8].path", "spec.files[9].path", "spec.units[3].name")
 
     def complete(text: str) -> bool:
         return all(path in text for path in paths)
@@ -195,7 +195,7 @@ def test_what_is_too_large_is_refused(worker: Worker, size: str) -> None:
     payload = base64.b64encode(brotli.compress(osc, quality=4)).decode()
     worker.lab.api.patch(path, {"data": {"osc.yaml": None, "osc.yaml.br": payload}})
     worker.wait_event(
-        "OSCInvalid", containing="spec.files[5].content.inline" if size == "file" else "decompresses to more than"
+        "OSCInvalid", containing="spec.files[8].content.inline" if size == "file" else "decompresses to more than"
     )
     assert state(worker) == before
     assert worker.applied() == applied

@@ -50,7 +50,7 @@ def test_bootstrap_credentials_are_gone(worker: Worker) -> None:
 
 def test_last_applied_is_the_document_and_the_journal_is_empty(worker: Worker) -> None:
     """Contract 5.2, 6.4: last-applied has apiVersion and kind; the journal keeps only checksum and false flags."""
-    assert worker.last_applied() == worker.base.document()
+    assert worker.last_applied() == worker.as_applied(worker.base)
     pending = worker.pending()
     pending.pop("x-journal")
     assert pending == {
@@ -147,4 +147,4 @@ def test_version_and_help_need_nothing(machine: Machine, worker: Worker, command
 
 def test_the_desired_osc_is_kept_for_operators(worker: Worker) -> None:
     """The last valid OSC that was asked for is on the disk as JSON."""
-    assert json.loads(worker.machine.read(f"{AGENT_FOLDER}/desired-osc.yaml")) == worker.base.document()
+    assert json.loads(worker.machine.read(f"{AGENT_FOLDER}/desired-osc.yaml")) == worker.as_applied(worker.base)
