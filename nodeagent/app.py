@@ -148,7 +148,9 @@ class _Process:
         return cluster
 
     async def _wait_synced(self) -> None:
-        await self._shoot.cluster.cache.wait_synced()
+        # Not for the OSC's Secret: a label that names another one while we were away makes ours unreadable, and then the
+        # heartbeat must go on, and the controller that follows the label must run. What needs the Secret waits for it itself.
+        await self._shoot.nodes.wait_synced()
         self._shoot.identity.start()
         await self._credentials.confirm()
 

@@ -240,3 +240,25 @@ def test_a_changed_label_leads_to_another_osc(lab: Lab, agent: AgentSource) -> N
         assert rewritten["controllers"]["systemdUnitCheck"] == {"syncPeriod": "20s", "stuckThreshold": "45s"}
         assert rewritten["server"]["healthProbes"]["port"] == 2751
         assert worker.refused() == []
+
+
+def test_a_label_that_changed_while_the_agent_was_away(lab: Lab, agent: AgentSource) -> None:
+    """Contract 1.5, 7.7: an agent that may no longer read the Secret in its file keeps its heartbeat and follows the label."""
+    with lab.removed_after(lab.add_machine("absent")) as machine:
+        worker = Worker.join(lab, machine, agent)
+        machine.systemctl("stop", AGENT_UNIT)
+        lab.api.patch(node_path(worker), {"metadata": {"labels": {SECRET_NAME: "not-there-yet"}}})
+        before = worker.lease()
+        assert before is not None
+        machine.systemctl("start", AGENT_UNIT)
+        worker.wait_event("SecretNameIgnored", containing="secret not-there-yet is not there or must not be read")
+        wait_for(
+            lambda: (found := worker.lease()) is not None and found["spec"]["renewTime"] != before["spec"]["renewTime"],
+            timeout=20,
+            what="heartbeat without the OSC's Secret",
+        )
+        pool = replace(worker.base.pool, name="pool-absent-next")
+        checksum = lab.publish_osc(WorkerOsc.for_pool(pool).with_file("/opt/test/next", "x"))
+        lab.api.patch(node_path(worker), {"metadata": {"labels": {SECRET_NAME: pool.secret_name}}})
+        worker.wait_applied(checksum, timeout=60)
+        assert machine.read("/opt/test/next") == b"x"
