@@ -59,8 +59,13 @@ class Originals:
             FileError: not everything is kept; nothing may be overwritten.
         """
         entries, before = dict(self._load()), len(self._load())
-        for path in paths:
-            if (mode := keep_aside(self._at(path), self._kept(path))) is not None:
+        for path in sorted(paths):
+            try:
+                mode = keep_aside(self._at(path), self._kept(path))
+            except files.UnsafePath as error:
+                log.debug("Original not kept, and it will not be written either", path=path, error=error)
+                continue
+            if mode is not None:
                 entries[path] = mode
                 log.info("Original kept", path=path)
         if len(entries) != before or entries != self._entries:
