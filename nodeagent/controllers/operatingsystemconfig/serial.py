@@ -8,6 +8,7 @@ Source: gardener pkg/nodeagent/controller/operatingsystemconfig/serial.go (contr
 forbids patches of Leases.
 """
 
+import asyncio
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
@@ -50,13 +51,16 @@ class SerialLock:
         self._lease: Lease | None = None
         self._secret: Secret | None = None
         self._good_until = 0.0
+        # A renewal that is under way when the lock is given back must not make us believe that we have it.
+        self._one_at_a_time = asyncio.Lock()
         self.acquired = ChannelSource()
         """Wakes the controller that renews."""
 
     @property
     def held(self) -> bool:
         """Whether we hold it, as far as we know."""
-        return self._lease is not None and self._clock.monotonic() < self._good_until
+        known = self._secret is not None and self._lease is not None
+        return known and self._clock.monotonic() < self._good_until
 
     def check(self) -> None:
         """Stop whoever is about to change the machine without the lock.
@@ -76,8 +80,10 @@ class SerialLock:
         Raises:
             ApiError: the Lease could not be read or written; Conflict if somebody was faster.
         """
-        if self.held:
-            return None
+        async with self._one_at_a_time:
+            return None if self.held else await self._acquire(secret)
+
+    async def _acquire(self, secret: Secret) -> timedelta | None:
         lease = await self._read(secret)
         if lease is not None and lease.spec.holder_identity not in (None, "", self._holder):
             left = remaining(lease, self._clock.now())
@@ -96,6 +102,10 @@ class SerialLock:
         Raises:
             ApiError: not renewed; the lock is good until its time is over.
         """
+        async with self._one_at_a_time:
+            return await self._renew()
+
+    async def _renew(self) -> bool:
         if self._secret is None:
             return False
         lease = await self._read(self._secret)
@@ -103,7 +113,7 @@ class SerialLock:
             log.error("Lock for serial reconciliation was taken by somebody else", lease=self._secret.metadata.name)
             self._lease = None
             return False
-        if self._secret is not None:  # it may have been given back meanwhile
+        if self._secret is not None:  # it may have been forgotten meanwhile
             await self._write(self._secret, lease)
         return self._secret is not None
 
@@ -113,7 +123,11 @@ class SerialLock:
         Raises:
             ApiError: it is not known to be free.
         """
-        self._secret, self._lease = None, None
+        async with self._one_at_a_time:
+            self._secret, self._lease = None, None
+            await self._release(secret)
+
+    async def _release(self, secret: Secret) -> None:
         lease = await self._read(secret)
         if lease is None or lease.spec.holder_identity != self._holder:
             return

@@ -1,5 +1,6 @@
 """Three machines of one pool that go on one after the other; also when the holder vanishes."""
 
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -76,6 +77,18 @@ def slow(pool: list[Worker], content: str) -> WorkerOsc:
     return pool[0].base.with_unit("slow.service", content=SLOW, enable=True).with_file("/opt/test/version", content)
 
 
+def trace(pool: list[Worker]) -> str:
+    """Return what the agents said of the lock and of the OSC, in the order of time."""
+    lines = [
+        (json.loads(line), worker.machine.name)
+        for worker in pool
+        for line in worker.machine.journal(AGENT_UNIT).splitlines()
+        if line.startswith("{")
+    ]
+    told = sorted((line.get("ts", ""), name, line.get("msg", "")) for line, name in lines)
+    return "two machines at a time:\n" + "\n".join(" ".join(entry) for entry in told[-80:])
+
+
 def finish(worker: Worker) -> None:
     """Let a machine's unit end."""
     worker.machine.write(GATE, b"")
@@ -90,7 +103,7 @@ def test_machines_go_on_strictly_one_after_the_other(pool: list[Worker]) -> None
         current = wait_holder(pool, but=tuple(done))
         for other in pool:
             if other is not current and other.machine.name not in done:
-                assert not other.machine.exists("/opt/test/version"), "two machines at a time"
+                assert not other.machine.exists("/opt/test/version"), trace(pool)
         finish(current)
         current.wait_applied(checksum)
         done.append(current.machine.name)

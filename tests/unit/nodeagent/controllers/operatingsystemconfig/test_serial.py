@@ -128,6 +128,28 @@ async def test_w18_a_lost_lock_stops_the_apply_before_its_next_step(node: OscAge
         assert node.read("/etc/a") is None
 
 
+async def test_w18_a_renewal_under_way_does_not_outlive_the_release(node: OscAgent) -> None:
+    """Contract 9 W18: a lock that was given back is not ours, though a renewal was answered after that."""
+    node.publish(files=[inline("/etc/a", "1")], serial=True)
+    async with node.connected():
+        secret = node.secrets.list()[0]
+        for first_renewal in (True, False):
+            assert await node.lock.acquire(secret) is None
+            node.api.latency = 1.0
+            async with asyncio.TaskGroup() as group:
+                if first_renewal:
+                    group.create_task(node.lock.renew())
+                    await asyncio.sleep(1.5)  # it has read, and writes
+                group.create_task(node.lock.release(secret))
+                group.create_task(node.lock.renew())
+            node.api.latency = 0.0
+            assert not node.lock.held
+            assert spec(node) == {}
+            hold(node, "worker-2")
+            assert await node.lock.acquire(secret) is not None
+            hold(node, None)
+
+
 async def test_a_failing_release_is_tried_again_although_all_is_applied(node: OscAgent) -> None:
     """Contract 6.11: the Node says applied; the pass fails until the lock is given back."""
     checksum = node.publish(files=[inline("/etc/a", "1")], serial=True)
