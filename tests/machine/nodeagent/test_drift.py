@@ -66,10 +66,13 @@ def test_w14_a_unit_that_was_started_with_the_wrong_definition_is_restarted(look
     """Contract 9 W14: only a restart brings it back to what the OSC says."""
     machine = looked_after.machine
     wrong = service(command="/usr/bin/sleep 9999")
-    machine.run(
-        ["sh", "-c", f"printf '%s' '{wrong}' > {UNITS}/{UNIT} && systemctl daemon-reload && systemctl restart {UNIT}"]
-    )
-    wait_read(looked_after, f"{UNITS}/{UNIT}", service().encode(), timeout=5)
+    # The agent is not to be faster than whoever changes and restarts.
+    machine.systemctl("kill", "--kill-whom=all", "--signal=SIGSTOP", AGENT_UNIT)
+    machine.write(f"{UNITS}/{UNIT}", wrong.encode())
+    machine.systemctl("daemon-reload")
+    machine.systemctl("restart", UNIT)
+    machine.systemctl("kill", "--kill-whom=all", "--signal=SIGCONT", AGENT_UNIT)
+    wait_read(looked_after, f"{UNITS}/{UNIT}", service().encode(), timeout=20)
     wait_for(
         lambda: (
             b"infinity"
