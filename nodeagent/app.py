@@ -35,7 +35,7 @@ from nodeagent.host.hostname import read_hostname
 from nodeagent.host.image_extractor import CtrImageExtractor
 from nodeagent.host.kubelet import Kubelet
 from nodeagent.host.machine_name import read_machine_name
-from nodeagent.host.node_events import reference
+from nodeagent.host.node_events import NodeEvents, reference
 from nodeagent.host.node_identity import NodeIdentity, hostname_selector
 from nodeagent.host.units_in_use import UnitsInUse
 from nodeagent.node_controllers import NodeParts, new_controllers
@@ -140,7 +140,7 @@ class _Process:
         access = await self._credentials.obtain()
         connection = self._config.client_connection
         limits = (connection.qps, connection.burst) if self._credentials.explicit else None
-        client = self._clients.client(access, limits=limits)
+        client = self._clients.client(access, limits=limits, trust=self._credentials.trust)
         cache = Cache(client=client, clock=self._clock, rng=self._rng)
         recorder = EventRecorder(client=client, instance=self._hostname, clock=self._clock)
         cluster = Cluster(name="shoot", client=client, cache=cache, recorder=recorder)
@@ -166,7 +166,9 @@ class _Process:
                     client=client,
                     clock=self._clock,
                     rng=self._rng,
-                    shutdown=self._shutdown,
+                    events=NodeEvents(
+                        recorder=shoot.cluster.recorder, node=lambda: shoot.identity.node, controller="certificate"
+                    ),
                     expires=self._certificate_expires,
                 )
             )

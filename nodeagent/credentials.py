@@ -6,7 +6,7 @@ Source: gardener cmd/gardener-node-agent/app/app.go, pkg/nodeagent/certificate.g
 import asyncio
 import base64
 import binascii
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from random import Random
@@ -15,13 +15,16 @@ from agents.core import files
 from agents.core.clock import Clock
 from agents.core.errors import AgentError, FatalError, RetriableError
 from agents.core.logging import get_logger
+from agents.core.threads import run_to_end
 from agents.kube import kubeconfig
 from agents.kube.client import Client
+from agents.kube.errors import ApiError
 from agents.kube.kubeconfig import ClusterAccess, Credentials
 from agents.kube.ratelimit import RateLimiter
 from agents.kube.transport import HttpTransport, RequestObserver
+from agents.kube.trust import Trust, is_older
 from agents.pki.certificate import parse_leaf
-from agents.pki.csr import CertificateRequester
+from agents.pki.csr import CertificateRequester, IssuedCertificate
 from agents.pki.store import FileKubeconfigStore
 from nodeagent.config import NodeAgentConfiguration
 from nodeagent.host.machine_name import GROUP, USER_PREFIX
@@ -33,11 +36,25 @@ log = get_logger(__name__)
 EXPIRATION = timedelta(hours=720)
 RETRY = timedelta(minutes=1)
 """Between two attempts to get credentials where there are none; also how often that is said."""
+PATIENCE = timedelta(hours=1)
+"""For how long a certificate that was issued is tried before another one is requested."""
 USER_AGENT = f"gardener-node-agent/{GARDENER_VERSION}"
 
 
 class CredentialsMissing(RetriableError):
     """There is neither a usable kubeconfig nor a bootstrap token."""
+
+
+class CertificateNotAccepted(RetriableError):
+    """A new certificate was issued, and the API server does not take it yet; the old one stays in use."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Issued:
+    """A certificate that was issued and is not in use."""
+
+    certificate: IssuedCertificate
+    since: float
 
 
 class ClientFactory:
@@ -48,11 +65,13 @@ class ClientFactory:
         self._rng = rng
         self._observe = observe
 
-    def client(self, access: ClusterAccess, *, limits: tuple[float, int] | None = None) -> Client:
-        """Return a client; `limits` are requests per second and at once."""
+    def client(
+        self, access: ClusterAccess, *, limits: tuple[float, int] | None = None, trust: Trust | None = None
+    ) -> Client:
+        """Return a client; `limits` are requests per second and at once, `trust` remembers CA bundles."""
         limiter = RateLimiter(qps=limits[0], burst=limits[1], clock=self._clock) if limits else None
         transport = HttpTransport(
-            access, user_agent=USER_AGENT, clock=self._clock, limiter=limiter, observe=self._observe
+            access, user_agent=USER_AGENT, clock=self._clock, limiter=limiter, observe=self._observe, trust=trust
         )
         return Client(transport=transport, rng=self._rng)
 
@@ -77,7 +96,9 @@ class CredentialsManager:
         self._clients = clients
         self._clock = clock
         self._store = FileKubeconfigStore(paths.kubeconfig)
+        self._trust = Trust(paths.trusted_authorities)
         self._renewing = asyncio.Lock()
+        self._issued: _Issued | None = None
         self._requester: CertificateRequester | None = None
         self._bootstrap_client: Client | None = None
         self._bootstrap_token = ""
@@ -86,6 +107,11 @@ class CredentialsManager:
     def explicit(self) -> bool:
         """Whether a kubeconfig was configured; it is not ours to renew."""
         return bool(self._config.client_connection.kubeconfig)
+
+    @property
+    def trust(self) -> Trust | None:
+        """What the API server's CA is compared with; nothing for a configured kubeconfig, which says all itself."""
+        return None if self.explicit else self._trust
 
     async def obtain(self) -> ClusterAccess:
         """Return how to reach the cluster; waits as long as it takes, and says why once a minute.
@@ -113,27 +139,50 @@ class CredentialsManager:
         return await self._store.load()
 
     async def confirm(self) -> None:
-        """Say that the stored kubeconfig works."""
+        """Say that the stored kubeconfig works, and remember the CA that the API server was verified with."""
         if not self.explicit:
             await self._store.confirm()
+            if await run_to_end(self._trust.keep):
+                log.info("CA bundle remembered", path=str(self._paths.trusted_authorities))
 
     async def renew(self, client: Client) -> None:
-        """Request a new certificate with the current one, and store it.
+        """Request a new certificate with the current one, store it, and have the client use it from now on.
+
+        Nothing that the client does is interrupted. A certificate that was issued and is not accepted yet is tried again
+        by the next call, for an hour; then another one is requested.
 
         Raises:
+            CertificateNotAccepted: the API server does not take the new one (retriable).
             AgentError: not issued or not stored; the current one stays in use.
         """
         async with self._renewing:
             current = await self._store.load()
             if current is None:
                 raise CredentialsMissing("kubeconfig is missing, nothing to renew", path=str(self._paths.kubeconfig))
+            issued = await self._issue(client)
+            credentials = Credentials(client_certificate=issued.certificate, client_key=issued.key)
+            access = await asyncio.to_thread(self._with_ca_file, replace(current, credentials=credentials))
+
+            async def keep() -> None:
+                await self._store.save(access)
+
+            try:
+                await client.switch(access, keep=keep)
+            except ApiError as error:
+                raise CertificateNotAccepted(
+                    "new client certificate is not accepted, the old one stays in use", after=RETRY, cause=str(error)
+                ) from error
+            self._issued = None
+            await self.confirm()
+            log.info("Client certificate renewed, new connections use it")
+
+    async def _issue(self, client: Client) -> IssuedCertificate:
+        now = self._clock.monotonic()
+        if self._issued is None or now - self._issued.since > PATIENCE.total_seconds():
             if self._requester is None:
                 self._requester = self._new_requester(client)
-            issued = await self._requester.request()
-            access = replace(
-                current, credentials=Credentials(client_certificate=issued.certificate, client_key=issued.key)
-            )
-            await self._store.save(self._with_ca_file(access))
+            self._issued = _Issued(await self._requester.request(), self._clock.monotonic())
+        return self._issued.certificate
 
     async def close(self) -> None:
         """Close what the bootstrap needed."""
@@ -173,7 +222,9 @@ class CredentialsManager:
         if self._requester is None or token != self._bootstrap_token:
             await self.close()
             connection = self._config.client_connection
-            self._bootstrap_client = self._clients.client(access, limits=(connection.qps, connection.burst))
+            self._bootstrap_client = self._clients.client(
+                access, limits=(connection.qps, connection.burst), trust=self._trust
+            )
             self._bootstrap_token = token
             self._requester = self._new_requester(self._bootstrap_client)
         issued = await self._requester.request()
@@ -197,10 +248,15 @@ class CredentialsManager:
         )
 
     def _with_ca_file(self, access: ClusterAccess) -> ClusterAccess:
-        """Refer to the configured CA file where it can be read, so that a rotated CA arrives (W31)."""
+        """Refer to the configured CA file, so that a rotated CA arrives (W31), unless it is older than the inline one."""
         ca_file = Path(self._config.api_server.ca_file) if self._config.api_server.ca_file else None
         if ca_file is None or not is_readable(ca_file):
             return access
+        try:
+            if access.ca_data and is_older(files.read_optional(ca_file) or b"", than=access.ca_data):
+                return access
+        except AgentError as error:
+            log.debug("CA bundles not compared", path=str(ca_file), error=error)
         return replace(access, ca_file=ca_file, ca_data=b"")
 
 

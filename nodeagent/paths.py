@@ -41,6 +41,11 @@ class Paths:
         return self.credentials / "kubeconfig"
 
     @property
+    def trusted_authorities(self) -> Path:
+        """The CA bundle with which the API server was verified last, 0600."""
+        return self.credentials / "ca-bundle.crt"
+
+    @property
     def bootstrap_token(self) -> Path:
         """Bootstrap token from user data; removed once the node has joined."""
         return self.credentials / "bootstrap-token"

@@ -4,7 +4,7 @@ Reads give projections. Writes take plain mappings and are patches; `replace` (P
 the node-agent authorizer forbids PATCH there (contract 4.8). Each call has a deadline in seconds and raises an `ApiError`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from random import Random
@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from agents.core.yamlio import dump_json
 from agents.kube.errors import InvalidResponse
+from agents.kube.kubeconfig import ClusterAccess
 from agents.kube.objects import Items, KubeObject, ObjectMeta, Projection
 from agents.kube.patch import Patch
 from agents.kube.resource import Resource
@@ -64,6 +65,7 @@ class Client:
     def __init__(self, *, transport: Transport, rng: Random) -> None:
         self._transport = transport
         self._rng = rng
+        self._switched: list[Callable[[], None]] = []
 
     async def get(
         self,
@@ -200,6 +202,26 @@ class Client:
     async def reset_connections(self) -> None:
         """Have new requests use a fresh connection and resolve the server's name anew."""
         await self._transport.reset_connections()
+
+    async def switch(self, access: ClusterAccess, *, keep: Callable[[], Awaitable[None]]) -> None:
+        """Go on with other credentials, for example a renewed certificate, without losing what is under way.
+
+        The API server is asked first whether it accepts them. Watches over this client are opened anew afterwards.
+
+        Args:
+            access: where, and as whom, from now on.
+            keep: has the access written down; called once it was accepted.
+
+        Raises:
+            ApiError: not accepted or not reachable; the old credentials stay in use, and nothing is kept.
+        """
+        await self._transport.switch(access, proof=Call("GET", "/version", accept="*/*"), keep=keep)
+        for callback in tuple(self._switched):
+            callback()
+
+    def on_switch(self, callback: Callable[[], None]) -> None:
+        """Call a function each time after other credentials came into use."""
+        self._switched.append(callback)
 
     async def close(self) -> None:
         """Close all connections."""

@@ -8,12 +8,16 @@ X.509 flags that newer Pythons set are off, because certificates of existing clu
 import os
 import ssl
 
-from agents.core import files
 from agents.kube.kubeconfig import ClusterAccess, InvalidKubeconfig
+from agents.kube.trust import Authorities, Trust
 
 
-def tls_context(access: ClusterAccess) -> ssl.SSLContext:
+def tls_context(access: ClusterAccess, authorities: Authorities | None = None) -> ssl.SSLContext:
     """Return the context for a cluster; blocking, as it reads the CA file.
+
+    Args:
+        access: where, and as whom.
+        authorities: what the server is verified with; by default what `access` names.
 
     Raises:
         InvalidKubeconfig: CA, certificate or key do not parse, or do not belong together (terminal).
@@ -27,7 +31,7 @@ def tls_context(access: ClusterAccess) -> ssl.SSLContext:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     else:
-        _trust(context, access)
+        _trust(context, authorities or Trust().choose(access))
     credentials = access.credentials
     if credentials.client_certificate:
         load_client_certificate(context, credentials.client_certificate, credentials.client_key)
@@ -51,16 +55,11 @@ def load_client_certificate(context: ssl.SSLContext, certificate: bytes, key: by
         os.close(descriptor)
 
 
-def _trust(context: ssl.SSLContext, access: ClusterAccess) -> None:
-    if access.ca_file is None and not access.ca_data:
+def _trust(context: ssl.SSLContext, authorities: Authorities | None) -> None:
+    if authorities is None:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
         return
-    content: bytes | None = access.ca_data
-    if access.ca_file is not None:
-        content = files.read_optional(access.ca_file)
-        if content is None:
-            raise files.FileError("CA file is missing", access.ca_file)
     try:
-        context.load_verify_locations(cadata=(content or b"").decode("ascii"))
+        context.load_verify_locations(cadata=authorities.pem.decode("ascii"))
     except (ssl.SSLError, ValueError) as error:
         raise InvalidKubeconfig("CA certificates do not parse") from error

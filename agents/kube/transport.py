@@ -5,13 +5,20 @@ because the library's has no deadlines, follows redirects, reads `.netrc` and ca
 both directions; the library's own decoding, which logs them, is never used.
 
 Connections come in generations. `reset_connections` retires the current one: new requests connect and resolve names anew,
-what is under way ends on the old connections, which are closed after that.
+what is under way ends on the old connections, which are closed after that. `switch` does the same with other credentials,
+after it has seen that the API server accepts them: nothing that runs is cut off, and nothing is changed if they are refused.
 """
 
 import asyncio
 from base64 import b64encode
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -21,10 +28,11 @@ from yarl import URL
 from agents.core.clock import Clock
 from agents.core.errors import AgentError
 from agents.kube import lean
-from agents.kube.errors import MAX_TEXT, DeadlineExceeded, Unavailable, from_response
+from agents.kube.errors import MAX_TEXT, DeadlineExceeded, Forbidden, Unavailable, from_response
 from agents.kube.kubeconfig import ClusterAccess, TokenFile
 from agents.kube.ratelimit import RateLimiter
 from agents.kube.tls import tls_context
+from agents.kube.trust import Authorities, Trust
 
 CONNECT_DEADLINE_SECONDS = 3.0
 """Name resolution, TCP and TLS together."""
@@ -86,19 +94,34 @@ class Transport(Protocol):
         """Have new requests connect and resolve names anew."""
         ...
 
+    async def switch(self, access: ClusterAccess, *, proof: Call, keep: Callable[[], Awaitable[None]]) -> None:
+        """Have new requests use another access; see `HttpTransport.switch`."""
+        ...
+
     async def close(self) -> None:
         """Close all connections."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Identity:
+    """Where, and as whom, with the token that is read now and then."""
+
+    access: ClusterAccess
+    token_file: TokenFile | None
 
 
 @dataclass(slots=True)
 class _Generation:
     """One set of connections, and how many calls are using it."""
 
+    identity: _Identity
+    authorities: Authorities | None
     api: Any
     session: aiohttp.ClientSession
     users: int = 0
     retired: bool = False
+    verified: bool = False
 
 
 class HttpTransport:
@@ -110,6 +133,7 @@ class HttpTransport:
         clock: for the age of a token file, and for durations.
         limiter: delays requests; none by default. Its delay counts towards a call's deadline.
         observe: told about each request, for metrics.
+        trust: chooses the authorities that the server is verified with; by default those that `access` names.
     """
 
     def __init__(
@@ -120,14 +144,14 @@ class HttpTransport:
         clock: Clock,
         limiter: RateLimiter | None = None,
         observe: RequestObserver = lambda _method, _code, _seconds: None,
+        trust: Trust | None = None,
     ) -> None:
-        self._access = access
+        self._trust = trust or Trust()
         self._user_agent = user_agent
         self._clock = clock
         self._limiter = limiter
         self._observe = observe
-        token_file = access.credentials.token_file
-        self._token_file = TokenFile(token_file, clock=clock) if token_file is not None else None
+        self._identity = self._identify(access)
         self._generation: _Generation | None = None
         self._opening = asyncio.Lock()
 
@@ -139,7 +163,7 @@ class HttpTransport:
             async with asyncio.timeout(deadline), self._borrow() as generation:
                 response = await self._send(generation, call, connect_deadline)
                 async with response:
-                    await self._check(response, call)
+                    await self._check(generation, response, call)
                     return await response.read()
 
     @asynccontextmanager
@@ -152,7 +176,7 @@ class HttpTransport:
                 async with asyncio.timeout(deadline):
                     response = await self._send(generation, call, CONNECT_DEADLINE_SECONDS)
                     try:
-                        await self._check(response, call)
+                        await self._check(generation, response, call)
                     except BaseException:
                         response.close()
                         raise
@@ -164,10 +188,40 @@ class HttpTransport:
     async def reset_connections(self) -> None:
         """Retire the current connections; what is under way on them ends there."""
         generation, self._generation = self._generation, None
-        if generation is not None:
-            generation.retired = True
-            if generation.users == 0:
-                await generation.session.close()
+        await self._retire(generation)
+
+    async def switch(self, access: ClusterAccess, *, proof: Call, keep: Callable[[], Awaitable[None]]) -> None:
+        """Use another access for all new requests, once the API server has accepted it; what is under way ends as it began.
+
+        Args:
+            access: where, and as whom, from now on.
+            proof: a cheap request that is made with it first. That it is forbidden is good enough: the API server knows who
+                we are before it decides on what we may.
+            keep: has the access written down; called after the proof and before anything else uses it.
+
+        Raises:
+            ApiError: it is not accepted, or the API server cannot be reached; the old access stays in use, nothing is kept.
+            Exception: what `keep` raised; the old access stays in use.
+        """
+        generation = await self._open(self._identify(access))
+        try:
+            with suppress(Forbidden), self._explain(proof):
+                async with asyncio.timeout(DEADLINE_SECONDS):
+                    response = await self._send(generation, proof, CONNECT_DEADLINE_SECONDS)
+                    async with response:
+                        await self._check(generation, response, proof)
+                        await response.read()
+            await keep()
+            await self._opening.acquire()
+        except BaseException:
+            await generation.session.close()
+            raise
+        try:
+            self._identity = generation.identity
+            retired, self._generation = self._generation, generation
+        finally:
+            self._opening.release()
+        await self._retire(retired)
 
     async def close(self) -> None:
         """Close all connections that are not retired; calls on them fail."""
@@ -180,7 +234,7 @@ class HttpTransport:
         if self._generation is None:
             async with self._opening:
                 if self._generation is None:
-                    self._generation = await self._open()
+                    self._generation = await self._open(self._identity)
         generation = self._generation
         generation.users += 1
         try:
@@ -190,9 +244,21 @@ class HttpTransport:
             if generation.retired and generation.users == 0:
                 await generation.session.close()
 
-    async def _open(self) -> _Generation:
+    async def _retire(self, generation: _Generation | None) -> None:
+        if generation is not None:
+            generation.retired = True
+            if generation.users == 0:
+                await generation.session.close()
+
+    def _identify(self, access: ClusterAccess) -> _Identity:
+        path = access.credentials.token_file
+        return _Identity(access, TokenFile(path, clock=self._clock) if path is not None else None)
+
+    async def _open(self, identity: _Identity) -> _Generation:
+        access, token_file = identity.access, identity.token_file
         try:
-            context = await asyncio.to_thread(tls_context, self._access)
+            authorities = await asyncio.to_thread(self._trust.choose, access)
+            context = await asyncio.to_thread(tls_context, access, authorities)
         except AgentError as error:
             raise Unavailable("credentials or CA cannot be used", cause=str(error)[:MAX_TEXT]) from error
         session = aiohttp.ClientSession(
@@ -201,12 +267,13 @@ class HttpTransport:
             trust_env=False,
             raise_for_status=False,
         )
-        return _Generation(_api_client(self._access, session, self._user_agent, self._refresh), session)
 
-    async def _refresh(self, configuration: Any) -> None:
-        """Hook of the library before each request: put the current token in."""
-        if self._token_file is not None:
-            configuration.api_key["BearerToken"] = await self._token_file.get()
+        async def refresh(configuration: Any) -> None:
+            """Hook of the library before each request: put the current token in."""
+            if token_file is not None:
+                configuration.api_key["BearerToken"] = await token_file.get()
+
+        return _Generation(identity, authorities, _api_client(access, session, self._user_agent, refresh), session)
 
     async def _send(self, generation: _Generation, call: Call, connect_deadline: float) -> aiohttp.ClientResponse:
         if self._limiter is not None:
@@ -225,16 +292,30 @@ class HttpTransport:
                 _request_timeout=aiohttp.ClientTimeout(connect=connect_deadline, sock_connect=connect_deadline),
             )
             code = str(response.status)
+            if not generation.verified:
+                generation.verified = True
+                self._trust.verified(generation.authorities)
+        except aiohttp.ClientConnectorCertificateError:
+            await self._refused(generation)
+            raise
         finally:
             self._observe(call.method, code, self._clock.monotonic() - started)
         return response
 
-    async def _check(self, response: aiohttp.ClientResponse, call: Call) -> None:
+    async def _refused(self, generation: _Generation) -> None:
+        """Have the next request read the CA anew, after the server could not be verified."""
+        if not generation.retired:
+            self._trust.refused(generation.authorities)
+        if generation is self._generation:
+            await self.reset_connections()
+
+    async def _check(self, generation: _Generation, response: aiohttp.ClientResponse, call: Call) -> None:
         if response.status in _SUCCESS:
             return
         body = await response.content.read(MAX_ERROR_BODY_BYTES)
-        if response.status == _UNAUTHORIZED and self._token_file is not None:
-            self._token_file.expire()
+        token_file = generation.identity.token_file
+        if response.status == _UNAUTHORIZED and token_file is not None:
+            token_file.expire()
         raise from_response(
             response.status,
             body,

@@ -178,6 +178,7 @@ class Cache:
         self._unsynced_since: float | None = None
         self._outage = False
         self._recovered: list[Callable[[], None]] = []
+        client.on_switch(self.reconnect)
 
     def __iter__(self) -> Iterator[Informer[Any]]:
         return iter(tuple(self._informers))
@@ -227,7 +228,7 @@ class Cache:
             await informer.wait_synced()
 
     def reconnect(self) -> None:
-        """Open all watches anew: connections to the API server were found dead."""
+        """Open all watches anew: their connections were found dead, or other credentials are in use by now."""
         for informer in self._informers:
             informer.reconnect()
 

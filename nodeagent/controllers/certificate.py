@@ -1,4 +1,8 @@
-"""Renew our client certificate in time, then end the process, so that it starts again with the new one.
+"""Renew our client certificate in time, and go on with the new one without interrupting anything.
+
+Gardener's agent ends its process after a renewal (contract 4.6, 1.8). Ours has the client use the new certificate for new
+connections; what is under way ends on the old ones, and watches are opened anew. Until the API server accepts the new one,
+the old one stays in use.
 
 Source: gardener pkg/nodeagent/controller/certificate/reconciler.go (contract 4.6, 7.4).
 """
@@ -10,13 +14,13 @@ from random import Random
 from agents.core.clock import Clock
 from agents.core.errors import RetriableError
 from agents.core.logging import get_logger
-from agents.core.shutdown import Shutdown
 from agents.kube.client import Client
 from agents.pki.certificate import parse_leaf, renewal_deadline
 from agents.runtime.controller import Controller
 from agents.runtime.reconcile import Persistent, Request, Result
 from agents.runtime.source import StartupSource
-from nodeagent.credentials import CredentialsManager
+from nodeagent.credentials import RETRY, CertificateNotAccepted, CredentialsManager
+from nodeagent.host.node_events import NodeEvents
 
 log = get_logger(__name__)
 
@@ -40,33 +44,53 @@ class CertificateReconciler:
         client: Client,
         clock: Clock,
         rng: Random,
-        shutdown: Shutdown,
+        events: NodeEvents,
         expires: Callable[[datetime], Awaitable[None]],
     ) -> None:
         self._credentials = credentials
         self._client = client
         self._clock = clock
         self._rng = rng
-        self._shutdown = shutdown
+        self._events = events
         self._expires = expires
-        self._deadline: datetime | None = None
+        self._certificate = b""
+        self._deadline = clock.now()
+        self._said = False
 
     async def reconcile(self, request: Request) -> Result:
         """Renew when it is time, else come back then."""
-        if self._deadline is None:
-            access = await self._credentials.stored()
-            if access is None or not access.credentials.client_certificate:
-                raise NoClientCertificate("kubeconfig has no client certificate")
+        wait = await self._wait()
+        if wait > timedelta(0):
+            await self._credentials.confirm()
+            return Result(requeue_after=min(wait, LONGEST_WAIT))
+        try:
+            await self._credentials.renew(self._client)
+        except CertificateNotAccepted as error:
+            self._say(error)
+            return Result(requeue_after=RETRY)
+        self._said = False
+        # Never at once: a certificate that is due when it is issued must not have us ask for one after another.
+        return Result(requeue_after=max(RETRY, min(await self._wait(), LONGEST_WAIT)))
+
+    async def _wait(self) -> timedelta:
+        """Return how long it is until the stored certificate is to be renewed; it may be another one than before."""
+        access = await self._credentials.stored()
+        if access is None or not access.credentials.client_certificate:
+            raise NoClientCertificate("kubeconfig has no client certificate")
+        if access.credentials.client_certificate != self._certificate:
             certificate = parse_leaf(access.credentials.client_certificate)
             self._deadline = renewal_deadline(certificate, fraction=FRACTION, jitter=JITTER, rng=self._rng)
+            self._certificate = access.credentials.client_certificate
             log.debug("Certificate renewal planned", renewal=self._deadline.isoformat())
             await self._expires(certificate.not_after)
-        wait = self._deadline - self._clock.now()
-        if wait > timedelta(0):
-            return Result(requeue_after=min(wait, LONGEST_WAIT))
-        await self._credentials.renew(self._client)
-        self._shutdown.request("client certificate renewed")
-        return Result()
+        return self._deadline - self._clock.now()
+
+    def _say(self, error: CertificateNotAccepted) -> None:
+        """Say once that a new certificate is not accepted; every minute it is tried again."""
+        if not self._said:
+            self._said = True
+            log.error("New client certificate not accepted, trying again", error=error)
+            self._events.event("Warning", reason="CertificateNotAccepted", action="RenewCertificate", note=str(error))
 
 
 def new_controller(
@@ -75,12 +99,12 @@ def new_controller(
     client: Client,
     clock: Clock,
     rng: Random,
-    shutdown: Shutdown,
+    events: NodeEvents,
     expires: Callable[[datetime], Awaitable[None]],
 ) -> Controller:
     """Build the controller; `expires` is told until when the certificate is valid."""
     reconciler = CertificateReconciler(
-        credentials=credentials, client=client, clock=clock, rng=rng, shutdown=shutdown, expires=expires
+        credentials=credentials, client=client, clock=clock, rng=rng, events=events, expires=expires
     )
     return Controller(
         name="certificate",

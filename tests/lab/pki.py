@@ -42,12 +42,12 @@ class Authority:
         self._certificate = certificate
 
     @classmethod
-    def create(cls, common_name: str) -> "Authority":
-        """Make a new one."""
+    def create(cls, common_name: str, *, age: dt.timedelta = dt.timedelta(0)) -> "Authority":
+        """Make a new one, or one that is valid since some time ago."""
         key = new_key()
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
         usage = _key_usage(cert_sign=True)
-        builder = _builder(name, name, key).add_extension(usage, critical=True)
+        builder = _builder(name, name, key, age=age).add_extension(usage, critical=True)
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         return cls(key, builder.sign(key, hashes.SHA256()))
 
@@ -131,11 +131,16 @@ def _key_usage(*, cert_sign: bool) -> x509.KeyUsage:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, validity: dt.timedelta = _VALIDITY
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    validity: dt.timedelta = _VALIDITY,
+    *,
+    age: dt.timedelta = dt.timedelta(0),
 ) -> x509.CertificateBuilder:
     now = dt.datetime.now(dt.UTC)
     builder = x509.CertificateBuilder(subject_name=subject, issuer_name=issuer, public_key=key.public_key())
     builder = builder.serial_number(x509.random_serial_number())
-    builder = builder.not_valid_before(now - _CLOCK_SKEW).not_valid_after(now + validity)
+    builder = builder.not_valid_before(now - _CLOCK_SKEW - age).not_valid_after(now + validity)
     identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
     return builder.add_extension(identifier, critical=False)

@@ -7,12 +7,13 @@ on a real kube-apiserver and compares.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from agents.kube.errors import ApiError, DeadlineExceeded, Unavailable, from_response
+from agents.kube.errors import ApiError, DeadlineExceeded, Forbidden, Unavailable, from_response
+from agents.kube.kubeconfig import ClusterAccess
 from agents.kube.resource import Resource
 from agents.kube.transport import ByteStream, Call
 
@@ -98,7 +99,8 @@ class FakeApi:
         self._version = 1
         self._oldest = 0
         self._faults: list[Fault] = []
-        self._raw: dict[str, bytes] = {}
+        self._raw: dict[str, bytes] = {"/version": b"{}"}
+        self.switches: list[ClusterAccess] = []
 
     # What a test does to the server.
 
@@ -216,6 +218,13 @@ class FakeApi:
     async def reset_connections(self) -> None:
         """Count it."""
         self.resets += 1
+
+    async def switch(self, access: ClusterAccess, *, proof: Call, keep: Callable[[], Awaitable[None]]) -> None:
+        """Take other credentials if the proof is answered."""
+        with suppress(Forbidden):
+            await self.request(proof)
+        await keep()
+        self.switches.append(access)
 
     async def close(self) -> None:
         """Remember it."""

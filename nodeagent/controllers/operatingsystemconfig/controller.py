@@ -249,22 +249,17 @@ class OperatingSystemConfigReconciler:
         self._failures = 0
         if outcome.waiting:
             return await self._look_again({**outcome.waiting, **self._with.jobs.pending}, LOOK_AGAIN)
-        restart = False
         if node is not None:
             progress = await self._with.in_place.kubelet(node, in_place)
             if progress.look_again is None:
                 progress = await self._with.in_place.finish(config, node, in_place)
             if progress.look_again is not None:
                 return await self._look_again({"update in place": progress.waiting_for}, progress.look_again)
-            restart = progress.restart
         # Before it is said that the OSC is applied: from then on everybody may rely on it.
         self._with.watch(desired.effective.written_paths())
         await run_to_end(self._with.journal.commit, desired.decoded.document)
         # containerd's configuration stays as it was made when an OSC no longer has any; only a reset puts it back.
         await run_to_end(self._with.originals.drop, but={*desired.effective.written_paths(), CONFIG_FILE})
-        if restart:
-            await self._restart("client certificate renewed")
-            return Result()
         return await self._report(secret, desired, node)
 
     async def _carry_out(self, steps: Plan, prepared: Prepared) -> Outcome:

@@ -69,11 +69,10 @@ class RolledBack(TerminalError):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What is to happen next: nothing, to look again after a while, or to start this process anew at the end."""
+    """What is to happen next: nothing, or to look again after a while."""
 
     look_again: timedelta | None = None
     waiting_for: str = ""
-    restart: bool = False
 
 
 class _Attempt(BaseModel):
@@ -160,17 +159,16 @@ class InPlaceUpdate:
         if changes.service_account_key:
             self._host.resync_tokens()
             await self._finish("service_account_key")
-        restart = changes.own_certificate_authorities
-        if restart:
+        if changes.own_certificate_authorities:
             await self._host.renew_certificate()
             await self._finish("own_certificate_authorities")
             log.info("Client certificate renewed for the rotation of certificate authorities")
         if changes.kubelet_certificate_authorities:
             progress = await self._rotate_kubelet(node)
             if progress.look_again is not None:
-                return Progress(progress.look_again, progress.waiting_for, restart)
+                return progress
         await self._conclude(node)
-        return Progress(restart=restart)
+        return Progress()
 
     async def _update_operating_system(self, config: OperatingSystemConfig, node: Node) -> Progress:
         wanted = config.spec.in_place_updates

@@ -19,19 +19,24 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from agents.core.clock import SystemClock
-from agents.core.shutdown import Shutdown
 from agents.core.yamlio import load_yaml
+from agents.kube.client import Client
+from agents.kube.errors import Forbidden
+from agents.kube.events import EventRecorder
 from agents.kube.kubeconfig import Credentials
+from agents.kube.models import LEASES
 from agents.pki.certificate import parse_leaf
 from agents.pki.store import FileKubeconfigStore
 from agents.runtime.reconcile import Request
 from nodeagent.config import ApiServer, Controllers, NodeAgentConfiguration
 from nodeagent.controllers.certificate import CertificateReconciler
 from nodeagent.credentials import ClientFactory, CredentialsManager
+from nodeagent.host.node_events import NodeEvents
 from nodeagent.paths import Paths
 from tests.integration.nodeagent.conftest import eventually
 from tests.lab.api import Api
 from tests.lab.controlplane import ControlPlane
+from tests.support.fake_api import FakeApi
 
 CSRS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 
@@ -193,8 +198,14 @@ async def test_nothing_but_waiting_without_kubeconfig_and_token(machine: Machine
     assert machine.requests() == []
 
 
-async def test_w31_renewal_stores_a_new_certificate_and_stops_the_process(machine: Machine) -> None:
-    """Contract 4.6, 4.7, 1.8, 9 W31: past the deadline a new certificate is requested with the old one, stored, and the process ends."""
+def silent() -> NodeEvents:
+    """Return events that nobody gets, as the Node is unknown."""
+    recorder = EventRecorder(client=Client(transport=FakeApi(), rng=Random(1)), instance="test", clock=SystemClock())
+    return NodeEvents(recorder=recorder, node=lambda: None, controller="certificate")
+
+
+async def test_w31_renewal_stores_a_new_certificate_and_uses_it(machine: Machine) -> None:
+    """Contract 4.6, 4.7, 1.8, 9 W31: past the deadline a new certificate is requested with the old one, stored, and used by the same client."""
     first = await obtain(machine, machine.manager(), lambda: machine.approve(lifetime=timedelta(minutes=1, seconds=30)))
     # As written before v1.147: the CA inline. The renewal moves it to the configured file.
     before = await machine.manager().stored()
@@ -202,12 +213,14 @@ async def test_w31_renewal_stores_a_new_certificate_and_stops_the_process(machin
     await FileKubeconfigStore(machine.paths.kubeconfig).save(
         replace(before, ca_file=None, ca_data=machine.plane.ca_pem)
     )
-    manager, shutdown = machine.manager(), Shutdown()
+    manager = machine.manager()
     clients = ClientFactory(clock=SystemClock(), rng=Random(1), observe=lambda _method, _code, _seconds: None)
     admin = machine.plane.issue_client_certificate("admin", ["system:masters"])
     stored = await manager.stored()
     assert stored is not None
-    client = clients.client(replace(stored, credentials=Credentials(client_certificate=admin[0], client_key=admin[1])))
+    client = clients.client(
+        replace(stored, credentials=Credentials(client_certificate=admin[0], client_key=admin[1])), trust=manager.trust
+    )
     moments: list[datetime] = []
 
     async def expires(moment: datetime) -> None:
@@ -218,26 +231,29 @@ async def test_w31_renewal_stores_a_new_certificate_and_stops_the_process(machin
             return super().now() + timedelta(minutes=1)
 
     reconciler = CertificateReconciler(
-        credentials=manager, client=client, clock=Later(), rng=Random(1), shutdown=shutdown, expires=expires
+        credentials=manager, client=client, clock=Later(), rng=Random(1), events=silent(), expires=expires
     )
     async with asyncio.TaskGroup() as group:
         task = group.create_task(reconciler.reconcile(Request("", "x")))
         await eventually(lambda: len(machine.requests()) == 2, what="second CSR")
         await asyncio.to_thread(machine.approve)
         await task
-    await client.close()
-    assert shutdown.requested == "client certificate renewed"
     renewed = await manager.stored()
     assert renewed is not None
+    with pytest.raises(Forbidden, match=f"gardener.cloud:node-agent:machine:{machine.name}"):
+        await client.list(LEASES)
+    await client.close()
+    assert machine.paths.trusted_authorities.read_bytes() == machine.plane.ca_pem
     assert renewed.credentials.client_certificate != first
     assert (renewed.ca_file, renewed.ca_data) == (machine.paths.cluster_ca, b"")
-    assert moments == [parse_leaf(first).not_after]
+    assert moments[0] == parse_leaf(first).not_after
+    assert moments[1:] == [parse_leaf(renewed.credentials.client_certificate).not_after]
 
 
 async def test_before_the_deadline_nothing_happens(machine: Machine) -> None:
     """Contract 4.6: before the deadline the reconcile only comes back, and no request is made."""
     await obtain(machine, machine.manager(), machine.approve)
-    manager, shutdown = machine.manager(), Shutdown()
+    manager = machine.manager()
 
     async def expires(_moment: datetime) -> None:
         pass
@@ -247,12 +263,11 @@ async def test_before_the_deadline_nothing_happens(machine: Machine) -> None:
     assert stored is not None
     client = clients.client(stored)
     reconciler = CertificateReconciler(
-        credentials=manager, client=client, clock=SystemClock(), rng=Random(1), shutdown=shutdown, expires=expires
+        credentials=manager, client=client, clock=SystemClock(), rng=Random(1), events=silent(), expires=expires
     )
     result = await reconciler.reconcile(Request("", "x"))
     await client.close()
     assert result.requeue_after == timedelta(hours=1)
-    assert shutdown.requested is None
     assert len(machine.requests()) == 1
 
 
@@ -260,6 +275,12 @@ async def test_w45_two_renewals_at_once_leave_a_whole_kubeconfig(machine: Machin
     """Contract 7.9, 9 W45: two reasons to renew at the same moment go one after the other; the kubeconfig stays usable."""
     await obtain(machine, machine.manager(), machine.approve)
     manager = machine.manager()
+    # The second one is made with what the first one got, whom nothing but RBAC knows here.
+    rbac = "rbac.authorization.k8s.io"
+    subject = {"kind": "User", "name": f"gardener.cloud:node-agent:machine:{machine.name}", "apiGroup": rbac}
+    role = {"kind": "ClusterRole", "name": "system:node-bootstrapper", "apiGroup": rbac}
+    binding = {"metadata": {"name": machine.name}, "subjects": [subject], "roleRef": role}
+    machine.api.create(f"/apis/{rbac}/v1/clusterrolebindings", binding)
     clients = ClientFactory(clock=SystemClock(), rng=Random(1), observe=lambda _method, _code, _seconds: None)
     certificate, key = machine.plane.issue_client_certificate("admin", ["system:masters"])
     stored = await manager.stored()

@@ -152,10 +152,11 @@ def test_an_update_that_fails_is_said_with_its_output(worker: Worker) -> None:
 
 
 def test_certificate_authorities_and_service_account_keys_are_rotated(worker: Worker) -> None:
-    """Contract 6.13, 9 W30, Appendix C (in place): a new certificate of ours and of the real kubelet, each issued now; the Node stays Ready."""
+    """Contract 6.13, 9 W30, Appendix C (in place): a new certificate of ours and of the real kubelet; agent and Node go on."""
     version = worker.machine.run(["sh", "-c", ". /etc/os-release; echo ${PRETTY_NAME}"]).stdout.split()[2]
     worker.wait_applied(publish(worker, worker.base.with_file("/etc/motd", "y"), system=version), timeout=60)
     ours = worker.machine.read(f"{AGENT_FOLDER}/credentials/kubeconfig")
+    agent = worker.machine.main_pid("gardener-node-agent.service")
     kubelets = worker.machine.run(["cat", KUBELET_KEY]).stdout
     begun = {"lastInitiationTime": "2026-11-01T00:00:00Z"}
     rotation = {"certificateAuthorities": begun, "serviceAccountKey": begun}
@@ -163,6 +164,8 @@ def test_certificate_authorities_and_service_account_keys_are_rotated(worker: Wo
     set_condition(worker, "ReadyForUpdate")
     worker.wait_applied(checksum, timeout=120)
     assert worker.machine.read(f"{AGENT_FOLDER}/credentials/kubeconfig") != ours
+    assert worker.machine.main_pid("gardener-node-agent.service") == agent
+    assert b"BEGIN CERTIFICATE" in worker.machine.read(f"{AGENT_FOLDER}/credentials/ca-bundle.crt")
     renewed = worker.machine.run(["cat", KUBELET_KEY]).stdout
     assert renewed != kubelets
     assert "PRIVATE KEY" in renewed

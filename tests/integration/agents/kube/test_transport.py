@@ -374,9 +374,9 @@ async def test_concurrent_first_requests_share_connections() -> None:
         opened: list[object] = []
         original = transport._open
 
-        async def counting() -> object:
+        async def counting(identity: object) -> object:
             opened.append(None)
-            return await original()
+            return await original(identity)  # type: ignore[arg-type]
 
         transport._open = counting  # type: ignore[method-assign, assignment]
         async with asyncio.TaskGroup() as group:

@@ -1,6 +1,7 @@
 """A CSR approver on an API server in memory."""
 
 import base64
+from datetime import datetime, timedelta
 from random import Random
 
 import pytest
@@ -27,12 +28,12 @@ class Approver:
         """Return all requests."""
         return self.api.stored(CERTIFICATE_SIGNING_REQUESTS)
 
-    def sign(self, request: bytes) -> bytes:
+    def sign(self, request: bytes, *, start: datetime = EPOCH, lifetime: timedelta = timedelta(days=31)) -> bytes:
         """Return a certificate for a request, PEM."""
         parsed = x509.load_pem_x509_csr(request)
         issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "ca")])
         builder = x509.CertificateBuilder(issuer, parsed.subject, parsed.public_key(), x509.random_serial_number())
-        builder = builder.not_valid_before(EPOCH).not_valid_after(EPOCH.replace(month=2))
+        builder = builder.not_valid_before(start).not_valid_after(start + lifetime)
         return builder.sign(self.key, hashes.SHA256()).public_bytes(Encoding.PEM)
 
     def decide(self, condition: str, *, certificate: bytes | None = None) -> None:
