@@ -1,14 +1,15 @@
 """Write docs/conformance.md from the tests' docstrings: which requirement of the contract is shown by which test.
 
 A test names what it shows as `Contract 6.4: requirement.` or `Contract 6.4, 9 W2: requirement.` at the start of its docstring or
-of a paragraph in it. `--check` writes nothing and fails if the document is not up to date.
+of a paragraph in it. These are the node agent's; gardenlet has two contracts of its own, named `Contract core 6: ...` and
+`Contract controllers 2.9: ...`. `--check` writes nothing and fails if the document is not up to date.
 """
 
 import argparse
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -18,6 +19,37 @@ CLAIM = re.compile(
     rf"Contract (?:section )?({SECTION}(?:(?:,| and|;)\s*{SECTION})*)(?:\s*\(([^)]*)\))?:\s*(.+?)(?=\n\s*\n|\Z|\n\s*Contract )",
     re.S,
 )
+GARDENLET_CLAIM = re.compile(CLAIM.pattern.replace("Contract (?:section )?(", "Contract (core|controllers) ("), re.S)
+GARDENLET = {
+    "core": {
+        "0": "Superset of older and newer documents",
+        "1": "Process: flags, environment, start-up, election, health, shutdown",
+        "2": "GardenletConfiguration",
+        "3": "Garden kubeconfig and TLS bootstrapping",
+        "4": "Certificate rotation",
+        "5": "Seed registration and status",
+        "6": "Heartbeat",
+        "7": "Seed care",
+        "8": "NetworkPolicy controller",
+        "9": "Token requestors",
+        "10": "VPAEvictionRequirements controller",
+        "12": "Permissions",
+        "13": "Weaknesses of the Go gardenlet",
+        "14": "Seen on a running system",
+    },
+    "controllers": {
+        "2.1": "Reconcile loop, queues, contexts",
+        "2.2": "Predicates",
+        "2.3": "Writes",
+        "2.4": "Retry engine",
+        "2.5": "Extension object life cycle",
+        "2.6": "Kind-specific notes on extension objects",
+        "2.7": "Error codes",
+        "2.8": "Conditions",
+        "2.9": "Task flow engine",
+    },
+}
+"""Sections of gardenlet's contracts that are in scope now."""
 WEAKNESSES = range(1, 47)
 """Section 9 of the contract."""
 NAMED = re.compile(r"test_w(\d+)_")
@@ -51,26 +83,58 @@ tests' docstrings; `make lint` fails when it is out of date.
 """
 
 
-def claims() -> Iterator[tuple[str, str, str]]:
-    """Yield section, requirement and test of each claim in a docstring."""
+def claims(pattern: re.Pattern[str] = CLAIM) -> Iterator[tuple[str, str, str, str]]:
+    """Yield contract (empty for the node agent's), section, requirement and test of each claim in a docstring."""
     # Claims that are checked against the fake and against the real thing stand in tests/support, once for both.
     for path in sorted([*(ROOT / "tests").rglob("test_*.py"), *(ROOT / "tests/support").glob("*_behaviour.py")]):
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 continue
             text = ast.get_docstring(node)
-            for match in CLAIM.finditer(text or ""):
-                requirement = " ".join(match[3].split()).replace("|", "\\|")
-                for section in re.findall(SECTION, match[1]):
-                    yield re.sub(r"^(W\d+)$", r"9 \1", section), requirement, f"`{path.relative_to(ROOT)}::{node.name}`"
+            for match in pattern.finditer(text or ""):
+                contract, sections, claim = (
+                    (match[1], match[2], match[4]) if pattern.groups > 3 else ("", *match.group(1, 3))
+                )
+                requirement = " ".join(claim.split()).replace("|", "\\|")
+                weakness = "13" if contract else "9"
+                for section in re.findall(SECTION, sections):
+                    section_ = re.sub(r"^(W\d+)$", rf"{weakness} \1", section)
+                    yield contract, section_, requirement, f"`{path.relative_to(ROOT)}::{node.name}`"
 
 
 def render() -> str:
     """Return the whole document."""
-    rows = sorted(
-        set(claims()), key=lambda row: (row[0].startswith("A"), [int(part) for part in re.findall(r"\d+", row[0])], row)
+    return HEADER + "".join(
+        f"| {section} | {requirement} | {test} |\n" for _, section, requirement, test in _sorted(claims())
     )
-    return HEADER + "".join(f"| {section} | {requirement} | {test} |\n" for section, requirement, test in rows)
+
+
+def gardenlet() -> str:
+    """Return what is shown of gardenlet's contracts so far, and which sections are still without any test."""
+    rows = _sorted(claims(GARDENLET_CLAIM))
+    overview = ""
+    for contract, sections in GARDENLET.items():
+        for number, title in sections.items():
+            shown = sum(
+                row[0] == contract and re.match(rf"{re.escape(number)}(?![0-9])", row[1]) is not None for row in rows
+            )
+            overview += f"| {contract} {number} | {title} | {shown or 'open'} |\n"
+    table = "".join(
+        f"| {contract} {section} | {requirement} | {test} |\n" for contract, section, requirement, test in rows
+    )
+    return (
+        "\n## gardenlet (being built)\n\nTwo contracts: core (the process) and controllers. A section that is open has no test yet, "
+        "and one that has tests need not be complete.\n\n"
+        f"| Section | | Claims shown |\n| --- | --- | --- |\n{overview}\n"
+        f"| Section | Requirement | Test |\n| --- | --- | --- |\n{table}"
+    )
+
+
+def _sorted(rows: Iterable[tuple[str, str, str, str]]) -> list[tuple[str, str, str, str]]:
+    def key(row: tuple[str, str, str, str]) -> tuple[object, ...]:
+        return row[0] != "core", row[1].startswith("A"), [int(part) for part in re.findall(r"\d+", row[1])], row
+
+    return sorted(set(rows), key=key)
 
 
 def weaknesses() -> str:
@@ -122,7 +186,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="fail if the document is not up to date")
     check = parser.parse_args().check
-    text = render() + weaknesses() + appendix()
+    text = render() + weaknesses() + appendix() + gardenlet()
     if not check:
         OUTPUT.write_text(text)
         return 0

@@ -1,7 +1,8 @@
 """The one way to stop or restart ourselves.
 
-A restart is an orderly exit with code 0; systemd or the kubelet starts the program again. Source: gardener
-cmd/gardener-node-agent/app/app.go (context cancelled), contract 1.8.
+A restart is an orderly exit with code 0; systemd or the kubelet starts the program again. A request that is a failure (the
+leader's lease is lost) stops in the same order, with code 1. Source: gardener cmd/gardener-node-agent/app/app.go (context
+cancelled), contract 1.8; for gardenlet contract core 1.3 and 1.7.
 """
 
 import asyncio
@@ -17,18 +18,29 @@ class Shutdown:
     def __init__(self) -> None:
         self._requested = asyncio.Event()
         self._reason: str | None = None
+        self._failed = False
 
     @property
     def requested(self) -> str | None:
         """The reason of the first request, None while there is none."""
         return self._reason
 
-    def request(self, reason: str) -> None:
-        """Ask the process to stop in order; repeated requests change nothing."""
+    @property
+    def failed(self) -> bool:
+        """Return whether a failure is the reason of the first request."""
+        return self._failed
+
+    def request(self, reason: str, *, failed: bool = False) -> None:
+        """Ask the process to stop in order; repeated requests change nothing.
+
+        Args:
+            reason: for the log.
+            failed: the process is to end with an error.
+        """
         if self._reason is not None:
             return
-        self._reason = reason
-        log.info("Shutdown requested", reason=reason)
+        self._reason, self._failed = reason, failed
+        (log.error if failed else log.info)("Shutdown requested", reason=reason)
         self._requested.set()
 
     async def wait(self) -> str:

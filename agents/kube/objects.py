@@ -8,9 +8,18 @@ Mappings inside are read-only and null counts as empty, as in Go. Input never sh
 from base64 import b64decode
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
 
 V = TypeVar("V")
@@ -77,3 +86,28 @@ class KubeObject(Projection):
     """Base of the projections of whole objects."""
 
     metadata: ObjectMeta = Field(default_factory=ObjectMeta)
+
+
+class Document(KubeObject):
+    """An object that is read whole, because what we do not know of it must survive our writing it."""
+
+    _content: Mapping[str, Any] = PrivateAttr(default_factory=empty_mapping)
+
+    @property
+    def content(self) -> Mapping[str, Any]:
+        """Return the object as the API server sent it; it is never changed, only copied."""
+        return self._content
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _keep(cls, value: object, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        made = handler(value)
+        if isinstance(value, Mapping):
+            made._content = MappingProxyType(dict(value))  # noqa: SLF001 - of our own class
+        return made
+
+    def __repr__(self) -> str:
+        """Leave the content out: it may be anything."""
+        return f"{type(self).__name__}({self.metadata.namespace}/{self.metadata.name})"
+
+    __str__ = __repr__

@@ -2,11 +2,14 @@
 
 ::
 
-    servers -> clusters -> startup steps, one after another -> controllers
+    servers -> clusters -> election, if there is one -> startup steps, one after another -> controllers
 
 Servers come first, so that probes answer while everything else may still wait. An API server that is away, or forbids, is
-waited for by whoever needs it; it ends nothing. What ends the process: a signal or `Shutdown.request` (exit code 0), an error
-that nobody handles (1). From then on there are five seconds for everything; what still runs after that is abandoned (1). A second
+waited for by whoever needs it; it ends nothing. Of several replicas all serve and keep their clusters; what comes after the election
+is the leader's alone, and the lease is given back once all of that has ended.
+
+What ends the process: a signal or `Shutdown.request` (exit code 0, or 1 if the request is a failure), an error that nobody handles
+(1). From then on there are five seconds for everything; what still runs after that is abandoned (1). A second
 signal ends the process at once (1). Source: contract 1.7.
 """
 
@@ -14,7 +17,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from datetime import timedelta
 from typing import NoReturn
 
@@ -50,6 +53,7 @@ class Manager:
         informer_sync: told about each cluster.
         servers: entered first, left last.
         clusters: those that are known from the start.
+        election: entered when this process may lead; left when everything that only a leader does has ended.
         startup: steps before the controllers.
         controllers: those that are known from the start; see `add_controller`.
         stop_deadline: for everything, from the first reason to stop.
@@ -64,6 +68,7 @@ class Manager:
         informer_sync: InformerSync,
         servers: Sequence[AbstractAsyncContextManager[object]] = (),
         clusters: Sequence[Cluster] = (),
+        election: AbstractAsyncContextManager[object] | None = None,
         startup: Sequence[StartupStep] = (),
         controllers: Sequence[Controller] = (),
         stop_deadline: timedelta = STOP_DEADLINE,
@@ -74,6 +79,7 @@ class Manager:
         self._informer_sync = informer_sync
         self._servers = tuple(servers)
         self._clusters = tuple(clusters)
+        self._election = nullcontext() if election is None else election
         self._startup = tuple(startup)
         self._controllers = list(controllers)
         self._stop_deadline = stop_deadline
@@ -92,7 +98,8 @@ class Manager:
         """Run until something ends it.
 
         Returns:
-            Exit code: 0 after a signal or a request if everything stopped in time and without an error, else 1.
+            Exit code: 0 after a signal, or a request that is no failure, if everything stopped in time and without an error;
+            else 1.
         """
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
@@ -102,7 +109,7 @@ class Manager:
                 outer.create_task(self._watch_shutdown())
                 await self._guard("parts", self._run_parts)
         except BaseExceptionGroup as group:
-            return _exit_code(group)
+            return _exit_code(group) or int(self._shutdown.failed)
         finally:
             if self._watchdog is not None:
                 self._watchdog.cancel()
@@ -117,14 +124,18 @@ class Manager:
             async with asyncio.TaskGroup() as clusters:
                 for cluster in self._clusters:
                     self._start_cluster(clusters, cluster)
-                for step in self._startup:
-                    if (yielded := await step()) is not None:
-                        self._start_cluster(clusters, yielded)
-                async with asyncio.TaskGroup() as controllers:
-                    self._group = controllers
-                    for controller in tuple(self._controllers):
-                        self._start_controller(controllers, controller)
-                    await wait_forever()
+                async with self._election:
+                    await self._run_controllers(clusters)
+
+    async def _run_controllers(self, clusters: asyncio.TaskGroup) -> NoReturn:
+        for step in self._startup:
+            if (yielded := await step()) is not None:
+                self._start_cluster(clusters, yielded)
+        async with asyncio.TaskGroup() as controllers:
+            self._group = controllers
+            for controller in tuple(self._controllers):
+                self._start_controller(controllers, controller)
+            await wait_forever()
 
     def _start_cluster(self, group: asyncio.TaskGroup, cluster: Cluster) -> None:
         self._informer_sync.add(cluster.cache)
