@@ -1,0 +1,1 @@
+"""Chaos: what must survive, on real machines and in virtual time."""

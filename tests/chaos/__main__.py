@@ -1,0 +1,169 @@
+"""`python -m tests.chaos`: everything that must survive, on a lab of its own; the last line counts what passed and what failed.
+
+Another sample each time; the seed is printed, and `SEED=` repeats it. Cases that fail are kept in build/chaos/, each in a
+file that `--repeat FILE` runs again; those that failed once and were mended are in tests/chaos/regressions/ and come first
+in every run.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.campaign import Campaign, Case, Tally, run_campaign
+from tests.chaos.kills import Boundaries, RandomKills
+from tests.chaos.outage import Outages
+from tests.chaos.pairs import Pairs
+from tests.chaos.power_cuts import EveryWrite, PowerCuts
+from tests.chaos.seeds import chosen_seed
+from tests.chaos.twin import World
+from tests.lab.cluster import Lab
+from tests.lab.errors import LabError
+from tests.lab.progress import to_stderr
+
+ROOT = Path(__file__).resolve().parents[2]
+FAILURES = ROOT / "build/chaos"
+REGRESSIONS = Path(__file__).parent / "regressions"
+DAY = "tests/chaos/virtual"
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """How much of everything.
+
+    Attributes:
+        seconds: for all of it; what is not done by then is left out and said.
+        boundaries: seconds for the sweep over every boundary.
+        kills: at random moments.
+        cuts: of the power, at random moments.
+        every_write: whether the power is cut at every write, too.
+        pairs: of OSCs.
+        outage: seconds.
+        moves: whether the API server moves, too.
+    """
+
+    seconds: float
+    boundaries: float
+    kills: int
+    cuts: int
+    every_write: bool
+    pairs: int
+    outage: float
+    moves: bool
+
+
+SHORT = Profile(1140, 240, 40, 25, every_write=False, pairs=20, outage=120, moves=False)
+FULL = Profile(6 * 3600, 3600, 200, 100, every_write=True, pairs=100, outage=600, moves=True)
+
+Factory = Callable[[World, int, Path], Campaign]
+
+
+def campaigns(profile: Profile) -> Mapping[str, tuple[Factory, float]]:
+    """Return the campaigns in their order, each with the most seconds that it may take."""
+    found: dict[str, tuple[Factory, float]] = {
+        "kills": (lambda w, s, d: RandomKills(w, seed=s, scratch=d, number=profile.kills), profile.seconds),
+        "cuts": (lambda w, s, d: PowerCuts(w, seed=s, scratch=d, number=profile.cuts), profile.seconds),
+        "pairs": (lambda w, s, d: Pairs(w, seed=s, scratch=d, number=profile.pairs), profile.seconds),
+        "outages": (
+            lambda w, s, d: Outages(w, seed=s, scratch=d, seconds=profile.outage, moves=profile.moves),
+            profile.seconds,
+        ),
+        "boundaries": (lambda w, s, d: Boundaries(w, seed=s, scratch=d), profile.boundaries),
+    }
+    if profile.every_write:
+        found["writes"] = (lambda w, s, d: EveryWrite(w, seed=s, scratch=d), profile.seconds)
+    return found
+
+
+def run(profile: Profile, chosen: Sequence[str], kept: Sequence[Case], seed: int) -> list[Tally]:
+    """Run campaigns one after another."""
+    end = time.monotonic() + profile.seconds
+    tallies = [] if chosen else [_day(seed)]
+    lab = Lab(f"chaos-{os.getpid()}", say=to_stderr)
+    try:
+        lab.up()
+        world = World.create(lab, lab.agent(os.environ.get("LAB_AGENT", "binary")))
+        with tempfile.TemporaryDirectory(prefix="chaos-") as scratch:
+            for name, (factory, seconds) in campaigns(profile).items():
+                if chosen and name not in chosen:
+                    continue
+                to_stderr(f"{name} ...")
+                campaign = factory(world, seed, Path(scratch))
+                deadline = min(end, time.monotonic() + seconds)
+                tally = run_campaign(campaign, kept=kept, deadline=deadline, failures=FAILURES, say=to_stderr)
+                to_stderr(tally.line)
+                tallies.append(tally)
+    finally:
+        lab.down()
+    return tallies
+
+
+def _day(seed: int) -> Tally:
+    """Run the day in virtual time."""
+    to_stderr("24 hours in virtual time ...")
+    os.environ["SEED"] = str(seed)
+    started = time.monotonic()
+    failed = pytest.main(["-q", "--no-header", str(ROOT / DAY)]) != 0
+    tally = Tally("24 hours in virtual time", passed=0 if failed else 1, seconds=time.monotonic() - started)
+    if failed:
+        path = FAILURES / f"day-{seed}.json"
+        Case("24 hours in virtual time", seed, {}).save(path, ["see the output above"])
+        tally.failed.append(path)
+    return tally
+
+
+def main() -> int:
+    """Run, and count."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--full", action="store_true", help="all of it: hours")
+    parser.add_argument("--only", action="append", default=[], choices=sorted(campaigns(FULL)), help="some campaigns")
+    parser.add_argument("--repeat", type=Path, metavar="FILE", help="one kept case, and nothing else")
+    arguments = parser.parse_args()
+    seed = chosen_seed()
+    profile = FULL if arguments.full else SHORT
+    kept = [Case.load(path) for path in sorted(REGRESSIONS.glob("*.json"))]
+    try:
+        if arguments.repeat:
+            tallies = [repeat(Case.load(arguments.repeat), seed)]
+        else:
+            tallies = run(profile, arguments.only, kept, seed)
+    except LabError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    for tally in tallies:
+        print(tally.line)
+    print(f"seed: {seed}")
+    passed, failed = sum(tally.passed for tally in tallies), sum(len(tally.failed) for tally in tallies)
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+def repeat(case: Case, seed: int) -> Tally:
+    """Run one kept case."""
+    nothing = Profile(3600, 3600, 0, 0, every_write=True, pairs=0, outage=0, moves=True)
+    lab = Lab(f"chaos-{os.getpid()}", say=to_stderr)
+    try:
+        lab.up()
+        world = World.create(lab, lab.agent(os.environ.get("LAB_AGENT", "binary")))
+        with tempfile.TemporaryDirectory(prefix="chaos-") as scratch:
+            for factory, _ in campaigns(nothing).values():
+                campaign = factory(world, seed, Path(scratch))
+                if campaign.name == case.campaign:
+                    problems = campaign.run(case)
+                    to_stderr("\n".join(problems))
+                    tally = Tally(case.campaign, passed=int(not problems))
+                    tally.failed += [FAILURES] if problems else []
+                    return tally
+    finally:
+        lab.down()
+    raise LabError(f"no campaign {case.campaign!r}")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,96 @@
+"""Ending the agent from outside: at a system call that is counted by strace, or at a moment; and getting it going again."""
+
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.lab.api import wait_for
+from tests.lab.worker_osc import AGENT_UNIT
+from tests.support.worker import Worker
+
+CONVERGENCE_SECONDS = 120
+
+
+def agent_pid(worker: Worker) -> int:
+    """Return the interpreter's process: the one-file build has a parent that only waits."""
+    main = worker.machine.main_pid(AGENT_UNIT)
+    children = Path(f"/proc/{main}/task/{main}/children").read_text().split()
+    return int(children[0]) if children else main
+
+
+def agent_is_ready(worker: Worker) -> bool:
+    """Tell whether the agent runs and has its informers."""
+    done = worker.machine.run(["curl", "-sf", "http://127.0.0.1:2751/readyz"], check=False)
+    return done.returncode == 0
+
+
+def wait_ready(worker: Worker) -> None:
+    """Wait until the agent runs and has its informers; start it if it is down."""
+
+    def look() -> bool:
+        start_if_down(worker)
+        return agent_is_ready(worker)
+
+    wait_for(look, timeout=40, what="agent")
+
+
+def wait_ended(pid: int) -> None:
+    """Wait until a process is gone, or a zombie."""
+    command_line = Path(f"/proc/{pid}/cmdline")
+    wait_for(lambda: not command_line.exists() or not command_line.read_bytes(), timeout=20, what="end of the process")
+
+
+def is_traced(pid: int, tracer: int) -> bool:
+    """Tell whether strace has attached; a heartbeat may have met its end there already."""
+    try:
+        return f"TracerPid:\t{tracer}\n" in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return True
+
+
+@contextmanager
+def killed_at(pid: int, calls: str, number: int, log: Path, *, paths: Sequence[Path] = ()) -> Iterator[None]:
+    """Send SIGKILL to a process at the N-th of some calls of any of its threads."""
+    trace = ["-e", f"trace={calls}", "-e", f"inject={calls}:signal=KILL:when={number}"]
+    where = [argument for path in paths for argument in ("-P", str(path))]
+    command = ["strace", "-f", "-qq", "-o", str(log), *trace, *where, "-p", str(pid)]
+    tracer = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: is_traced(pid, tracer.pid), timeout=10, what="strace")
+        yield
+    finally:
+        # A tracer that dies lets its tracees go; asked politely it may wait for one of them.
+        tracer.kill()
+        tracer.wait()
+
+
+def was_killed(log: Path) -> bool:
+    """Tell whether the process came to that call."""
+    return log.exists() and "killed by SIGKILL" in log.read_text()
+
+
+def start_if_down(worker: Worker) -> None:
+    """Start the agent now if it is down; systemd would wait for RestartSec."""
+    if worker.machine.systemctl("is-active", AGENT_UNIT, check=False) != "active":
+        worker.machine.systemctl("reset-failed", AGENT_UNIT, check=False)
+        worker.machine.systemctl("restart", AGENT_UNIT, check=False)
+
+
+def converge(worker: Worker, checksum: str, *, timeout: float = CONVERGENCE_SECONDS) -> None:
+    """Start the agent whenever it is down, until the OSC is applied."""
+
+    def look() -> bool:
+        start_if_down(worker)
+        return worker.applied() == checksum
+
+    try:
+        wait_for(look, timeout=timeout, what="convergence", interval=0.05)
+    except Exception as error:
+        raise AssertionError(f"{error}\n{worker.machine.journal(AGENT_UNIT, lines=60)}") from error
+
+
+def restart_without_limit(worker: Worker) -> None:
+    """Let systemd start the agent as often as it takes."""
+    worker.machine.write(f"/run/systemd/system/{AGENT_UNIT}.d/chaos.conf", b"[Unit]\nStartLimitIntervalSec=0\n")
+    worker.machine.systemctl("daemon-reload")

@@ -1,0 +1,135 @@
+"""The API server is away for minutes: the node goes on, and afterwards everything is as if nothing had been.
+
+The full run also lets it come back at another address behind the same name, and with certificates so short that the
+agent's is due for renewal meanwhile.
+"""
+
+import base64
+import subprocess
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import yaml
+from cryptography import x509
+
+from tests.chaos.campaign import Case
+from tests.chaos.interruption import agent_pid
+from tests.chaos.kills import two_sides
+from tests.chaos.twin import EMPTY, World
+from tests.lab.api import wait_for
+from tests.lab.network import SERVER_ADDRESS, SERVER_NAME, in_netns
+from tests.lab.worker_osc import AGENT_FOLDER, AGENT_UNIT, KUBELET_UNIT
+from tests.support.worker import Worker
+
+HEARTBEAT_SECONDS = 11.0
+"""A renewal is due every 10 s."""
+OTHER_ADDRESS = "10.200.0.2"
+
+
+class Outages:
+    """One outage, or the two of the full run."""
+
+    name = "outages"
+
+    def __init__(self, world: World, *, seed: int, seconds: float, moves: bool, scratch: Path) -> None:
+        self._world = world
+        self._seed = seed
+        self._seconds = seconds
+        self._moves = moves
+        self._worker: Worker | None = None
+        self.notes = ""
+
+    def cases(self) -> Iterator[Case]:
+        """Yield them."""
+        yield Case(self.name, self._seed, {"seconds": self._seconds, "moves": False})
+        if self._moves:
+            yield Case(self.name, self._seed, {"seconds": self._seconds / 10, "moves": True})
+
+    def run(self, case: Case) -> list[str]:
+        """Take the API server away and bring it back, with an empty watch cache."""
+        if self._worker is None:
+            self._worker = self._world.worker()
+        worker, plane = self._worker, self._world.lab.control_plane
+        problems: list[str] = []
+        before, wanted = two_sides(1)
+        worker.apply(self._world.osc(worker, before), timeout=60)
+        units = [worker.machine.unit(name)["InvocationID"] for name in (KUBELET_UNIT, "chaos-1.service")]
+        pid, expires = agent_pid(worker), _expiry(worker)
+        # In the middle of an apply, so that something is left to do.
+        checksum = worker.publish(self._world.osc(worker, wanted))
+        plane.kill_apiserver()
+        time.sleep(case.values["seconds"])
+        problems += self._during(worker, pid, units)
+        if case.values["moves"]:
+            self._move(worker)
+        plane.start_apiserver()
+        back = time.monotonic()
+        problems += self._afterwards(worker, checksum)
+        self.notes += f"{case.values['seconds']:.0f} s: heartbeat {self._beat - back:.1f} s after the return; "
+        if _expiry(worker) != expires:
+            self.notes += "certificate renewed; "
+        worker.apply(self._world.osc(worker, EMPTY), timeout=60)
+        return problems
+
+    def _during(self, worker: Worker, pid: int, units: list[str]) -> list[str]:
+        problems = []
+        now = [worker.machine.unit(name)["InvocationID"] for name in (KUBELET_UNIT, "chaos-1.service")]
+        running = [worker.machine.unit(name)["ActiveState"] for name in (KUBELET_UNIT, AGENT_UNIT)]
+        if now[0] != units[0]:
+            problems.append("kubelet was restarted during the outage")
+        if running != ["active", "active"]:
+            problems.append(f"kubelet and agent are {running}")
+        restarts = int(worker.machine.unit(AGENT_UNIT)["NRestarts"])
+        # Once, because its own configuration changed, if it had read that.
+        if restarts > 1 and agent_pid(worker) != pid:
+            problems.append(f"the agent was restarted {restarts} times")
+        return problems
+
+    def _afterwards(self, worker: Worker, checksum: str) -> list[str]:
+        back = datetime.now(UTC)
+        try:
+            wait_for(lambda: _renewed(worker) > back, timeout=HEARTBEAT_SECONDS, what="heartbeat", interval=0.05)
+        except Exception as error:  # noqa: BLE001 - told with what else is wrong
+            return [f"{error}\n{worker.machine.journal(AGENT_UNIT, lines=30)}"]
+        finally:
+            self._beat = time.monotonic()
+        worker.wait_applied(checksum, timeout=120)
+        return []
+
+    def _move(self, worker: Worker) -> None:
+        """Give the API server another address; only the name leads to it from now on."""
+        netns = self._world.lab.network.netns
+        shown = subprocess.run([*in_netns(netns), "ip", "-o", "-4", "addr"], check=True, capture_output=True, text=True)
+        device = next(line.split()[1] for line in shown.stdout.splitlines() if f"{SERVER_ADDRESS}/" in line)
+        for action, address in (("add", OTHER_ADDRESS), ("del", SERVER_ADDRESS)):
+            subprocess.run([*in_netns(netns), "ip", "addr", action, f"{address}/24", "dev", device], check=True)
+        hosts = worker.machine.read("/etc/hosts").decode()
+        lines = [
+            line.replace(SERVER_ADDRESS, OTHER_ADDRESS) if SERVER_NAME in line else line for line in hosts.splitlines()
+        ]
+        worker.machine.run(["sh", "-c", "cat > /etc/hosts"], input="\n".join(lines) + "\n")
+
+    def recover(self) -> None:
+        """Remove the machine; the next case gets another."""
+        self.close()
+
+    def close(self) -> None:
+        """Remove the machine."""
+        if self._worker is not None:
+            self._world.remove(self._worker.machine)
+            self._worker = None
+
+
+def _renewed(worker: Worker) -> datetime:
+    lease = worker.lease()
+    if lease is None:
+        return datetime.min.replace(tzinfo=UTC)
+    return datetime.fromisoformat(lease["spec"]["renewTime"])
+
+
+def _expiry(worker: Worker) -> datetime:
+    kubeconfig = yaml.safe_load(worker.machine.read(f"{AGENT_FOLDER}/credentials/kubeconfig"))
+    pem = base64.b64decode(kubeconfig["users"][0]["user"]["client-certificate-data"])
+    return x509.load_pem_x509_certificate(pem).not_valid_after_utc

@@ -1,0 +1,220 @@
+"""Power cuts that lose what was not synced, at random moments and at every system call that changes the disk.
+
+Before the machine boots again its disk is looked at: nothing of the agent may be torn, empty or half written. Only the
+journal and the copy for operators may be unreadable: both are replaced without a sync on purpose, and their loss is known
+(contract 6.4 a, d).
+"""
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator, Mapping
+from itertools import count
+from pathlib import Path
+from random import Random
+
+import yaml
+
+from tests.chaos.campaign import Case
+from tests.chaos.interruption import agent_pid, killed_at, wait_ended, wait_ready, was_killed
+from tests.chaos.kills import LONGEST_APPLY_SECONDS, two_sides
+from tests.chaos.recipes import PATHS, Recipe, content_of, harmless, recipes, sample
+from tests.chaos.twin import EMPTY, Twin, World
+from tests.lab import power
+from tests.lab.worker_osc import AGENT_FOLDER, CLUSTER_CA_FILE, WorkerOsc
+from tests.support.worker import Worker
+
+CALLS = {
+    "fsync": "fsync",
+    "rename": "rename,renameat,renameat2",
+    "write": "write",
+    "unlink": "unlink,unlinkat",
+    "link": "linkat,link",
+}
+_ORIGINAL = {"/etc/of-the-os": b"of the operating system"}
+_UNITS = "/etc/systemd/system"
+
+
+class _Cuts:
+    """What both campaigns do."""
+
+    def __init__(self, world: World, *, seed: int, scratch: Path) -> None:
+        self._world = world
+        self._seed = seed
+        self._scratch = scratch
+        self._made: Twin | None = None
+        self._before: Recipe = EMPTY
+
+    @property
+    def _twin(self) -> Twin:
+        if self._made is None:
+            self._made, self._before = Twin(self._world, storage="ext4"), EMPTY
+        return self._made
+
+    def recover(self) -> None:
+        """Begin again with fresh machines."""
+        if self._made is not None:
+            self._made.renew()
+        self._before = EMPTY
+
+    def close(self) -> None:
+        """Remove the machines."""
+        if self._made is not None:
+            self._made.close()
+
+    def _settle(self) -> None:
+        """Bring all of the past to the disk, so that only what happens from now on can be lost."""
+        wait_ready(self._twin.subject)
+        self._twin.subject.machine.run(["sync"])
+
+    def _cut_and_compare(self, recipe: Recipe) -> list[str]:
+        twin = self._twin
+        power.cut_power(twin.subject.machine)
+        problems = disk_problems(twin.subject, [self._osc(self._before), self._osc(recipe)], [self._before, recipe])
+        twin.subject.machine.boot()
+        with contextlib.suppress(OSError):
+            power.careful_disk(twin.subject.machine)
+        self._before = recipe
+        return problems + twin.compare(recipe)
+
+    def _osc(self, recipe: Recipe) -> WorkerOsc:
+        return self._world.osc(self._twin.subject, recipe)
+
+
+class PowerCuts(_Cuts):
+    """Random OSCs, and a power cut at a random moment of each apply."""
+
+    name = "power cuts"
+
+    def __init__(self, world: World, *, seed: int, scratch: Path, number: int) -> None:
+        super().__init__(world, seed=seed, scratch=scratch)
+        self._number = number
+        self._hit = 0
+
+    @property
+    def notes(self) -> str:
+        """In how many cases the apply had not ended when the power went."""
+        return f"{self._hit} before the OSC was applied"
+
+    def cases(self) -> Iterator[Case]:
+        """Yield them."""
+        rng = Random(self._seed + 1)
+        for recipe in sample(recipes(), self._number, self._seed + 1):
+            delay = round(rng.uniform(0.0, LONGEST_APPLY_SECONDS), 4)
+            yield Case(self.name, self._seed, {"recipe": harmless(recipe), "delay": delay})
+
+    def run(self, case: Case) -> list[str]:
+        """Publish, wait a moment, cut."""
+        twin, recipe = self._twin, case.values["recipe"]
+        self._settle()
+        twin.publish(twin.reference, recipe)
+        checksum = twin.publish(twin.subject, recipe)
+        time.sleep(case.values["delay"])
+        self._hit += twin.subject.applied() != checksum
+        return self._cut_and_compare(recipe)
+
+
+class EveryWrite(_Cuts):
+    """Each call of each kind that changes the disk, in turn: the agent is killed there, and the power goes."""
+
+    name = "power cut at every write"
+
+    def __init__(self, world: World, *, seed: int, scratch: Path) -> None:
+        super().__init__(world, seed=seed, scratch=scratch)
+        self._left = dict(CALLS)
+        self._cuts = dict.fromkeys(CALLS, 0)
+
+    @property
+    def notes(self) -> str:
+        """How many calls of each kind there were, and which kinds were seen to the end."""
+        return ", ".join(f"{kind} {cuts}{'+' if kind in self._left else ''}" for kind, cuts in self._cuts.items())
+
+    def cases(self) -> Iterator[Case]:
+        """Yield the kinds in turn."""
+        side = Random(self._seed).randrange(2)
+        for number in count(1):
+            for kind in tuple(self._left):
+                side = 1 - side
+                yield Case(self.name, self._seed, {"side": side, "kind": kind, "number": number})
+            if not self._left:
+                return
+
+    def run(self, case: Case) -> list[str]:
+        """Kill at the call, and cut."""
+        values, sides = case.values, two_sides(1)
+        twin, after = self._twin, sides[values["side"]]
+        if self._before != sides[1 - values["side"]]:
+            self._before = sides[1 - values["side"]]
+            for worker in (twin.subject, twin.reference):
+                twin.publish(worker, self._before)
+            twin.compare(self._before)
+        self._settle()
+        log = self._scratch / "strace"
+        log.unlink(missing_ok=True)
+        pid = agent_pid(twin.subject)
+        with killed_at(pid, CALLS[values["kind"]], values["number"], log):
+            twin.publish(twin.reference, after)
+            twin.publish(twin.subject, after)
+            wait_ended(pid)
+            problems = self._cut_and_compare(after) if was_killed(log) else []
+        if not was_killed(log):
+            self._left.pop(values["kind"], None)
+            self._before = after
+            return twin.compare(after)
+        self._cuts[values["kind"]] += 1
+        return problems
+
+
+def disk_problems(worker: Worker, versions: list[WorkerOsc], files: list[Recipe]) -> list[str]:
+    """Return what on the disk of a machine that is off is neither as before nor as it was to become.
+
+    Args:
+        worker: its machine.
+        versions: the OSC before and the one after.
+        files: their recipes.
+    """
+    base = worker.machine.base
+    problems = [*_state_problems(base / "var" / AGENT_FOLDER.removeprefix("/var/"))]
+    for path in PATHS:
+        wanted = [content_of(recipe["files"][path]) for recipe in files if path in recipe["files"]]
+        wanted += [_ORIGINAL[path]] if path in _ORIGINAL else []
+        problems += _neither(base / "upper" / path.lstrip("/"), wanted)
+    for path in {path for osc in versions for path in _unit_files(osc)}:
+        wanted = [text.encode() for osc in versions if (text := _unit_files(osc).get(path)) is not None]
+        problems += _neither(base / "upper" / path.lstrip("/"), wanted)
+    ca = base / "var" / CLUSTER_CA_FILE.removeprefix("/var/")
+    if ca.read_text() != worker.base.pool.ca_pem:
+        problems.append(f"{CLUSTER_CA_FILE} is damaged")
+    return problems
+
+
+def _neither(path: Path, wanted: list[bytes]) -> list[str]:
+    if not path.is_file() or path.read_bytes() in wanted:
+        return []
+    return [f"{path} has {path.stat().st_size} bytes that are of no OSC: {path.read_bytes()[:60]!r}"]
+
+
+def _unit_files(osc: WorkerOsc) -> Mapping[str, str]:
+    found = {}
+    for unit in osc.document()["spec"]["units"]:
+        if "content" in unit:
+            found[f"{_UNITS}/{unit['name']}"] = unit["content"]
+        for drop_in in unit.get("dropIns", []):
+            found[f"{_UNITS}/{unit['name']}.d/{drop_in['name']}"] = drop_in["content"]
+    return found
+
+
+def _state_problems(folder: Path) -> Iterator[str]:
+    for name in ("last-applied-osc.yaml", "originals/ledger.json"):
+        path = folder / name
+        try:
+            if path.exists() and not json.loads(path.read_text()):
+                yield f"{name} is empty"
+        except ValueError as error:
+            yield f"{name} is torn: {error}"
+    for path in (folder / "credentials/kubeconfig", *folder.glob("config-*.yaml")):
+        try:
+            if not yaml.safe_load(path.read_text()):
+                yield f"{path.name} is empty"
+        except (OSError, yaml.YAMLError) as error:
+            yield f"{path.name} is torn: {error}"

@@ -1,0 +1,145 @@
+"""Two workers: one that suffers, and one that gets the same OSC alone; in the end they must be equal."""
+
+import hashlib
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any
+
+from tests.chaos.interruption import converge, restart_without_limit
+from tests.chaos.observed import Observed, file_problems, state_problems
+from tests.chaos.recipes import VENDOR_UNITS, VERSIONS, Recipe, build, image_bytes, secret_object
+from tests.lab import power
+from tests.lab.agent import AgentSource
+from tests.lab.api import wait_for
+from tests.lab.cluster import Lab
+from tests.lab.errors import ApiError
+from tests.lab.machine import Machine, Storage
+from tests.lab.oci import Entry, Image
+from tests.lab.registry import CA_FILE
+from tests.lab.worker_osc import WorkerOsc
+from tests.support.worker import Worker
+
+_numbers = count(1)
+_VENDOR = "[Unit]\nDescription=of the operating system\n[Service]\nExecStart=/bin/sleep 1009\n[Install]\nWantedBy=multi-user.target\n"
+EMPTY: Recipe = {"files": {}, "units": {}, "registries": {}, "config": None}
+QUIET_SECONDS = 20.0
+
+
+@dataclass(slots=True)
+class World:
+    """What all campaigns share.
+
+    Attributes:
+        lab: a running lab.
+        agent: the agent under test.
+        images: references of the images, by version.
+    """
+
+    lab: Lab
+    agent: AgentSource
+    images: tuple[str, ...] = ()
+
+    @classmethod
+    def create(cls, lab: Lab, agent: AgentSource) -> "World":
+        """Push the images and create the Secret."""
+        registry = lab.registry()
+        images = [
+            registry.push(Image.build([Entry("tool", image_bytes(version))]), "chaos/tool", f"v{version}")
+            for version in VERSIONS
+        ]
+        try:
+            lab.api.create("/api/v1/namespaces/kube-system/secrets", secret_object())
+        except ApiError as error:
+            if error.status != 409:
+                raise
+        return cls(lab, agent, tuple(images))
+
+    def worker(self, *, storage: Storage = "tmpfs") -> Worker:
+        """Let a fresh machine join, with the operating system's things of the universe."""
+        machine = self.lab.add_machine(f"chaos-{next(_numbers)}", storage=storage)
+        for name in VENDOR_UNITS:
+            machine.write(f"/usr/lib/systemd/system/{name}", _VENDOR.encode())
+        machine.write("/etc/of-the-os", b"of the operating system", 0o640)
+        machine.systemctl("daemon-reload")
+        machine.systemctl("enable", "--now", *VENDOR_UNITS)
+        if storage == "ext4":
+            power.careful_disk(machine)
+        worker = Worker.join(self.lab, machine, self.agent)
+        registry = self.lab.registry()
+        base = worker.base.with_file(CA_FILE, registry.ca_pem, mode=0o644).with_registry(registry.hosts_entry())
+        worker = replace(worker, base=base)
+        converge(worker, worker.publish(base))
+        restart_without_limit(worker)
+        return worker
+
+    def remove(self, machine: Machine) -> None:
+        """Remove a machine with its Node."""
+        with self.lab.removed_after(machine):
+            pass
+
+    def osc(self, worker: Worker, recipe: Recipe) -> WorkerOsc:
+        """Return the OSC of a recipe for a worker's pool."""
+        return build(worker.base, recipe, self.images)
+
+
+@dataclass(slots=True)
+class Twin:
+    """A subject, and a reference that is never harmed.
+
+    Attributes:
+        world: shared things.
+        storage: of the subject's disk.
+    """
+
+    world: World
+    storage: Storage = "tmpfs"
+    subject: Worker = field(init=False)
+    reference: Worker = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._join()
+
+    def _join(self) -> None:
+        self.subject = self.world.worker(storage=self.storage)
+        self.reference = self.world.worker()
+
+    def publish(self, worker: Worker, recipe: Recipe) -> str:
+        """Publish a recipe for one of the two; returns the checksum."""
+        return worker.publish(self.world.osc(worker, recipe))
+
+    def compare(self, recipe: Recipe) -> list[str]:
+        """Wait until both have applied a recipe, and return in what they differ, from each other and from it."""
+        for worker in (self.subject, self.reference):
+            converge(worker, self._checksum(worker, recipe))
+
+        def differences() -> list[str]:
+            document = self.world.osc(self.subject, recipe).document()
+            found = Observed.of(self.subject.machine).differences(Observed.of(self.reference.machine))
+            return found + file_problems(self.subject.machine, recipe) + state_problems(self.subject.machine, document)
+
+        # What runs only after the Node was annotated, and what systemd does in its own time, may take a moment.
+        try:
+            wait_for(lambda: not differences(), timeout=QUIET_SECONDS, what="two equal machines", interval=0.3)
+        except Exception:  # noqa: BLE001 - what is wrong is what counts
+            return differences()
+        return []
+
+    def restore(self) -> list[str]:
+        """Take both back to the OSC that every worker has; returns in what they differ then."""
+        for worker in (self.subject, self.reference):
+            self.publish(worker, EMPTY)
+        return self.compare(EMPTY)
+
+    def renew(self) -> None:
+        """Begin again with fresh machines."""
+        self.close()
+        self._join()
+
+    def close(self) -> None:
+        """Remove both machines."""
+        for worker in (self.subject, self.reference):
+            self.world.remove(worker.machine)
+
+    def _checksum(self, worker: Worker, recipe: Recipe) -> str:
+        data: Any = self.world.osc(worker, recipe).data()
+        return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,360 @@
+"""A day of one agent, in virtual time: an API server, a systemd and a container runtime that misbehave at random, all the time.
+
+Nothing that a process holds may grow with the hours: tasks, file descriptors, timers, and what the agent's own objects keep.
+"""
+
+import asyncio
+import gc
+import os
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Sized
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from ipaddress import IPv4Address, IPv6Address
+from pathlib import Path
+from random import Random
+from typing import Any, cast
+
+import pytest
+
+from agents.core.errors import RetriableError
+from agents.kube.errors import (
+    ApiError,
+    Conflict,
+    DeadlineExceeded,
+    Forbidden,
+    InvalidResponse,
+    ServerError,
+    TooManyRequests,
+    Unauthorized,
+    Unavailable,
+)
+from agents.kube.models import LEASES, NODES, SECRETS
+from agents.runtime.controller import Controller, Environment
+from agents.runtime.metrics import Metrics
+from agents.runtime.source import ChannelSource
+from nodeagent import status
+from nodeagent.config import NodeAgentConfiguration, TokenController, TokenSync
+from nodeagent.controllers import lease, token
+from nodeagent.host.containerd import Containerd
+from nodeagent.host.kubelet import Kubelet
+from nodeagent.node_controllers import NodeParts, new_controllers
+from tests.chaos.seeds import chosen_seed
+from tests.support.fake_systemd import FakeSystemd
+from tests.support.osc_agent import APPLIED, HOSTNAME, SECRET, SLEEP, OscAgent, inline
+from tests.support.tasks import running
+
+HOUR = 3600.0
+LEASE = f"gardener-node-agent-{HOSTNAME}"
+ERRORS: tuple[Callable[[], ApiError], ...] = (
+    lambda: Unauthorized("no", status=401),
+    lambda: Forbidden("no", status=403),
+    lambda: Conflict("changed", status=409),
+    lambda: TooManyRequests("slow down", status=429, after=timedelta(seconds=7)),
+    lambda: ServerError("broken", status=500),
+    lambda: InvalidResponse("not json"),
+    lambda: Unavailable("connection refused"),
+    lambda: DeadlineExceeded("no answer in time"),
+)
+PATHS = (
+    "",
+    "/api/v1/nodes",
+    "/apis/coordination.k8s.io",
+    "/api/v1/namespaces/kube-system/secrets",
+    "/apis/events.k8s.io",
+)
+FILES = [f"/etc/day/{number}" for number in range(8)]
+
+
+class Runtime:
+    """A container runtime and a kubelet that may be down."""
+
+    def __init__(self) -> None:
+        self.down = False
+
+    async def version(self) -> str:
+        """Answer for containerd."""
+        if self.down:
+            raise RetriableError("containerd does not answer")
+        return "1.7.0"
+
+    async def healthy(self) -> None:
+        """Answer for the kubelet."""
+        if self.down:
+            raise RetriableError("kubelet does not answer")
+
+    def addresses(self) -> set[IPv4Address | IPv6Address]:
+        """Answer for the kernel."""
+        return set()
+
+
+class Day:
+    """The agent with all its controllers, and the world around it."""
+
+    def __init__(self, root: Path, host: FakeSystemd, seed: int) -> None:
+        self.node = OscAgent(root, host)
+        self.host, self.api, self.rng = host, self.node.api, Random(seed)
+        self.runtime = Runtime()
+        self.beats: list[float] = []
+        self.published = ""
+        self.faults: Counter[str] = Counter()
+        self.controllers: list[Controller] = []
+        self.metrics = Metrics()
+        config = root / "config.yaml"
+        config.write_text("{}")
+        self.config_path = config
+        for name in ("containerd.service", "kubelet.service"):
+            host.write_unit(name, SLEEP)
+
+    async def _renewed(self) -> None:
+        self.beats.append(asyncio.get_running_loop().time())
+        self.node.status.note_heartbeat()
+
+    def _build(self) -> None:
+        node = self.node
+        config = NodeAgentConfiguration.model_validate(
+            {
+                "apiVersion": "nodeagent.config.gardener.cloud/v1alpha1",
+                "kind": "NodeAgentConfiguration",
+                "apiServer": {"server": "https://api"},
+                "controllers": {"operatingSystemConfig": {"secretName": SECRET, "kubernetesVersion": "1.34.4"}},
+            }
+        )
+        sync = TokenController(
+            sync_configs=(TokenSync(secret_name="gardener-valitail", path=str(node.root / "valitail-token")),),
+            sync_period=timedelta(minutes=7),
+        )
+        parts = NodeParts(
+            config=config,
+            config_path=self.config_path,
+            client=node.client,
+            recorder=node.recorder,
+            nodes=node.nodes,
+            identity=node.identity,
+            units=node.units,
+            in_use=node.in_use,
+            containerd=cast("Containerd", self.runtime),
+            kubelet=cast("Kubelet", self.runtime),
+            shutdown=node.shutdown,
+            clock=node.clock,
+            paths=node.paths,
+        )
+        # The hostname is this host's own; whether it changes is not what this is about.
+        self.controllers = [one for one in new_controllers(parts) if one.name != "hostname-check"]
+        self.controllers += [
+            token.new_controller(client=node.client, config=sync, resync=ChannelSource()),
+            lease.new_controller(
+                client=node.client, nodes=node.nodes, identity=node.identity, clock=node.clock, renewed=self._renewed
+            ),
+            status.new_controller(node.status),
+        ]
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Run everything."""
+        self._build()
+        environment = Environment(clock=self.node.clock, rng=Random(1), metrics=self.metrics)
+        for controller in self.controllers:
+            self.node.cache.on_recovery(controller.retry_api_errors)
+        bodies = [lambda one=one: one.run(environment) for one in self.controllers]
+        async with self.node.controlling(), running(*bodies):
+            yield
+
+    # The world.
+
+    async def misbehave(self) -> None:
+        """One fault after another, each of random kind and length, with some rest in between."""
+        while True:
+            await asyncio.sleep(self.rng.uniform(30, 900))
+            kind = self.rng.choice(
+                (
+                    self._errors,
+                    self._errors,
+                    self._outage,
+                    self._slow,
+                    self._cut,
+                    self._compact,
+                    self._bus,
+                    self._runtime,
+                    self._silent,
+                )
+            )
+            self.faults[kind.__name__] += 1
+            try:
+                await kind(self.rng.uniform(5, 240))
+            finally:
+                self.api.heal()
+                self.api.latency, self.runtime.down = 0.0, False
+
+    async def change(self) -> None:
+        """Publish another OSC, or change the token or the Node, every now and then."""
+        while True:
+            await asyncio.sleep(self.rng.uniform(300, 3000))
+            self.publish()
+            self.api.put(
+                SECRETS,
+                {"metadata": {"name": "gardener-valitail", "namespace": "kube-system"}, "data": {"token": "dG9rZW4="}},
+            )
+            if self.rng.random() < 0.3:
+                self._annotate("worker.gardener.cloud/restart-systemd-services", "day-0,kubelet")
+            if self.rng.random() < 0.3 and (path := self.node.root / self.rng.choice(FILES)[1:]).exists():
+                path.write_text("drifted")
+
+    async def forget(self) -> None:
+        """Keep the fakes themselves from growing."""
+        while True:
+            await asyncio.sleep(600)
+            self.api.calls.clear()
+            self.host.received.clear()
+            self.node.removed.clear()
+            self.node.drifted.clear()
+            del self.beats[:-1000]
+            del self.api._history[:-1000]
+            for key in [key for key in self.api._objects if "events" in key[0]][:-50]:
+                del self.api._objects[key]
+
+    def publish(self) -> None:
+        """Publish an OSC with random files and units."""
+        text = str(self.rng.random())
+        files = [inline(path, text) for path in FILES if self.rng.random() < 0.6]
+        units = [
+            {
+                "name": f"day-{number}.service",
+                "content": SLEEP,
+                "dropIns": [{"name": "a.conf", "content": f"# {text}\n"}],
+            }
+            for number in range(3)
+            if self.rng.random() < 0.6
+        ]
+        self.published = self.node.publish(files=files, units=units)
+
+    def _annotate(self, key: str, value: str) -> None:
+        node = self.api.read(NODES, HOSTNAME)
+        assert node is not None
+        annotations = {**node["metadata"].get("annotations", {}), key: value}
+        self.api.put(NODES, {**node, "metadata": {**node["metadata"], "annotations": annotations}})
+
+    async def _errors(self, seconds: float) -> None:
+        self.api.fail(self.rng.choice(ERRORS)(), path=self.rng.choice(PATHS))
+        await asyncio.sleep(seconds)
+
+    async def _outage(self, seconds: float) -> None:
+        self.api.go_away()
+        await asyncio.sleep(seconds * 5)
+
+    async def _slow(self, seconds: float) -> None:
+        self.api.latency = self.rng.uniform(1, 40)
+        await asyncio.sleep(seconds)
+
+    async def _cut(self, seconds: float) -> None:
+        for _ in range(10):
+            for stream in list(self.api.streams):
+                stream.fail(Unavailable("connection broke"))
+            await asyncio.sleep(seconds / 10)
+
+    async def _silent(self, seconds: float) -> None:
+        for stream in self.api.streams:
+            stream.silent = True
+        await asyncio.sleep(seconds)
+
+    async def _compact(self, seconds: float) -> None:
+        self.api.compact()
+        for stream in list(self.api.streams):
+            stream.end()
+        await asyncio.sleep(seconds)
+
+    async def _bus(self, seconds: float) -> None:
+        await self.host.stop_bus()
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            await self.host.start()
+
+    async def _runtime(self, seconds: float) -> None:
+        self.runtime.down = True
+        await asyncio.sleep(seconds)
+
+    # What is measured.
+
+    async def measure(self) -> dict[str, int]:
+        """Count what the process holds, at a moment without faults."""
+        await asyncio.sleep(700)
+        self.api.calls.clear()
+        gc.collect()
+        loop = asyncio.get_running_loop()
+        timers = [timer for timer in loop._scheduled if not timer.cancelled()]  # type: ignore[attr-defined]
+        return {
+            "tasks": len(asyncio.all_tasks()),
+            "descriptors": len(os.listdir("/proc/self/fd")),  # noqa: PTH208 - of this process
+            "timers": len(timers),
+            **{f"keys of {name}": number for name, number in sorted(_held().items())},
+        }
+
+
+def _held() -> Counter[str]:
+    """Return how many entries the containers of our own objects have, by class and attribute."""
+    found: Counter[str] = Counter()
+    for thing in gc.get_objects():
+        kind = type(thing)
+        if str(kind.__module__).partition(".")[0] not in ("agents", "nodeagent", "osc", "systemd"):
+            continue
+        for name, value in _attributes(thing):
+            if isinstance(value, Sized) and not isinstance(value, str | bytes):
+                found[f"{kind.__qualname__}.{name}"] += len(value)
+        found[f"{kind.__qualname__} objects"] += 1
+    return found
+
+
+def _attributes(thing: Any) -> Iterator[tuple[str, object]]:
+    yield from getattr(thing, "__dict__", {}).items()
+    for kind in type(thing).__mro__:
+        for name in getattr(kind, "__slots__", ()):
+            if hasattr(thing, name):
+                yield name, getattr(thing, name)
+
+
+@pytest.fixture
+async def day(tmp_path: Path) -> AsyncIterator[Day]:
+    """A machine with a registered Node."""
+    seed = chosen_seed()
+    host = FakeSystemd(tmp_path)
+    await host.start()
+    found = Day(tmp_path, host, seed)
+    found.node.register_node()
+    found.publish()
+    yield found
+    await host.stop()
+
+
+async def test_nothing_grows_over_a_day(day: Day) -> None:
+    """Contract 4.8, 7.9, 9 W25, W28: 24 hours of random errors: no task, descriptor, timer or key count grows; then all is well."""
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+    async with day.running():
+        counted: list[dict[str, int]] = []
+        for hour in (4, 14, 24):
+            async with running(day.misbehave, day.change, day.forget):
+                await asyncio.sleep(start + hour * HOUR - loop.time())
+            counted.append(await day.measure())
+        day.publish()
+        await asyncio.sleep(60)
+        assert day.node.applied() == day.published
+        assert loop.time() - day.beats[-1] <= 11
+    print(f"faults: {dict(day.faults)}")
+    first, *_, last = counted
+    grown = {
+        name: [one.get(name, 0) for one in counted]
+        for name in last
+        if last[name] > first.get(name, 0) + _slack(name, first)
+    }
+    assert grown == {}
+    assert sum(day.faults.values()) > 50
+    assert day.api.read(LEASES, LEASE, "kube-system") is not None
+    node = day.api.read(NODES, HOSTNAME)
+    assert node is not None
+    assert node["metadata"]["annotations"][APPLIED] == day.published
+
+
+def _slack(name: str, first: dict[str, int]) -> int:
+    """What may differ from one quiet moment to another: an OSC has more files than the one before."""
+    return 0 if name in ("tasks", "descriptors") else max(6, first.get(name, 0) // 2)
