@@ -61,6 +61,14 @@ test: $(VENV)/.ready binary ## every level: unit, integration, machines, the dem
 	@$(RUN) -m tests.lab prepare
 	$(RUN) -m pytest -m "not bench" --cov=agents --cov=osc --cov=systemd --cov-branch --cov-report=term:skip-covered --cov-fail-under=95 $(ARGS)
 
+.PHONY: chaos
+chaos: $(VENV)/.ready binary ## kills, power cuts, faults and outages, another sample each run (SEED=n repeats one; ARGS='--only cuts')
+	$(RUN) -m tests.chaos $(ARGS)
+
+.PHONY: chaos-full
+chaos-full: $(VENV)/.ready binary ## all of that at length: hours
+	$(RUN) -m tests.chaos --full $(ARGS)
+
 .PHONY: bench
 bench: $(VENV)/.ready binary ## figures beside their targets, also as build/bench.json
 	$(RUN) -m tests.bench $(ARGS)

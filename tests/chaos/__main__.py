@@ -7,6 +7,7 @@ in every run.
 
 import argparse
 import os
+import random
 import sys
 import tempfile
 import time
@@ -21,7 +22,6 @@ from tests.chaos.kills import Boundaries, RandomKills
 from tests.chaos.outage import Outages
 from tests.chaos.pairs import Pairs
 from tests.chaos.power_cuts import EveryWrite, PowerCuts
-from tests.chaos.seeds import chosen_seed
 from tests.chaos.twin import World
 from tests.lab.cluster import Lab
 from tests.lab.errors import LabError
@@ -116,6 +116,14 @@ def _day(seed: int) -> Tally:
         Case("24 hours in virtual time", seed, {}).save(path, ["see the output above"])
         tally.failed.append(path)
     return tally
+
+
+def chosen_seed() -> int:
+    """Return the seed that `SEED` gives, else a new one; it is printed."""
+    given = os.environ.get("SEED", "")
+    seed = int(given) if given else random.SystemRandom().randrange(1_000_000)
+    print(f"seed: {seed} (repeat with SEED={seed})", flush=True)
+    return seed
 
 
 def main() -> int:

@@ -1,24 +1,26 @@
 """The API server is away for minutes: the node goes on, and afterwards everything is as if nothing had been.
 
-The full run also lets it come back at another address behind the same name, and with certificates so short that the
-agent's is due for renewal meanwhile.
+The agent's certificate becomes due for renewal meanwhile. The full run also lets the API server come back at another
+address behind the same name.
 """
 
 import base64
 import subprocess
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import yaml
 from cryptography import x509
+from cryptography.x509.oid import NameOID
 
 from tests.chaos.campaign import Case
-from tests.chaos.interruption import agent_pid
+from tests.chaos.interruption import agent_pid, wait_ready
 from tests.chaos.kills import two_sides
 from tests.chaos.twin import EMPTY, World
 from tests.lab.api import wait_for
+from tests.lab.errors import LabError
 from tests.lab.network import SERVER_ADDRESS, SERVER_NAME, in_netns
 from tests.lab.worker_osc import AGENT_FOLDER, AGENT_UNIT, KUBELET_UNIT
 from tests.support.worker import Worker
@@ -26,6 +28,10 @@ from tests.support.worker import Worker
 HEARTBEAT_SECONDS = 11.0
 """A renewal is due every 10 s."""
 OTHER_ADDRESS = "10.200.0.2"
+LIFETIME = timedelta(seconds=700)
+LEFT_AFTERWARDS = timedelta(seconds=90)
+"""How long the certificate lasts after an outage; renewal is due after 80 to 88 % of its life, so 84 to 140 s before its end."""
+RENEWAL_SECONDS = 60
 
 
 class Outages:
@@ -54,6 +60,7 @@ class Outages:
         worker, plane = self._worker, self._world.lab.control_plane
         problems: list[str] = []
         before, wanted = two_sides(1)
+        self._give_ageing_certificate(worker, case.values["seconds"])
         worker.apply(self._world.osc(worker, before), timeout=60)
         units = [worker.machine.unit(name)["InvocationID"] for name in (KUBELET_UNIT, "chaos-1.service")]
         pid, expires = agent_pid(worker), _expiry(worker)
@@ -68,10 +75,29 @@ class Outages:
         back = time.monotonic()
         problems += self._afterwards(worker, checksum)
         self.notes += f"{case.values['seconds']:.0f} s: heartbeat {self._beat - back:.1f} s after the return; "
-        if _expiry(worker) != expires:
-            self.notes += "certificate renewed; "
+        if not _renews(worker, expires):
+            problems.append("the certificate that became due meanwhile was not renewed")
         worker.apply(self._world.osc(worker, EMPTY), timeout=60)
         return problems
+
+    def _give_ageing_certificate(self, worker: Worker, seconds: float) -> None:
+        """Give the agent a certificate that is due for renewal before an outage ends, and expires soon after it."""
+        path = f"{AGENT_FOLDER}/credentials/kubeconfig"
+        document = yaml.safe_load(worker.machine.read(path))
+        user = document["users"][0]["user"]
+        subject = x509.load_pem_x509_certificate(base64.b64decode(user["client-certificate-data"])).subject
+        (name,) = subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        groups = [str(one.value) for one in subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)]
+        left = timedelta(seconds=seconds) + LEFT_AFTERWARDS
+        pair = self._world.lab.control_plane.issue_client_certificate(
+            str(name.value), groups, validity=left, age=LIFETIME - left
+        )
+        certificate, key = (base64.b64encode(pem).decode() for pem in pair)
+        user.update({"client-certificate-data": certificate, "client-key-data": key})
+        worker.machine.systemctl("stop", AGENT_UNIT)
+        worker.machine.write(path, yaml.safe_dump(document).encode(), 0o600)
+        worker.machine.systemctl("start", AGENT_UNIT)
+        wait_ready(worker)
 
     def _during(self, worker: Worker, pid: int, units: list[str]) -> list[str]:
         problems = []
@@ -120,6 +146,15 @@ class Outages:
         if self._worker is not None:
             self._world.remove(self._worker.machine)
             self._worker = None
+
+
+def _renews(worker: Worker, before: datetime) -> bool:
+    """Wait for another certificate on the disk."""
+    try:
+        wait_for(lambda: _expiry(worker) != before, timeout=RENEWAL_SECONDS, what="another certificate")
+    except LabError:
+        return False
+    return True
 
 
 def _renewed(worker: Worker) -> datetime:

@@ -14,6 +14,7 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -236,9 +237,11 @@ class ControlPlane:
         """Audit log: one JSON line per request of node agents and of bootstrapping machines, and about Nodes."""
         return self.directory / "audit.jsonl"
 
-    def issue_client_certificate(self, common_name: str, organisations: Sequence[str]) -> tuple[bytes, bytes]:
-        """Return certificate and key, both PEM, for a user and its groups."""
-        return pki.Authority.load(self.pki_folder).issue_client(common_name, organisations)
+    def issue_client_certificate(
+        self, common_name: str, organisations: Sequence[str], **validity: timedelta
+    ) -> tuple[bytes, bytes]:
+        """Return certificate and key, both PEM, for a user and its groups; `age` and `validity` as in `issue_client`."""
+        return pki.Authority.load(self.pki_folder).issue_client(common_name, organisations, **validity)
 
     def kubeconfig(self, path: Path, *, server: str | None = None, user: tuple[bytes, bytes] | None = None) -> Path:
         """Write a kubeconfig, the administrator's by default; everything in it is inline.

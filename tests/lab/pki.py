@@ -42,7 +42,7 @@ class Authority:
         self._certificate = certificate
 
     @classmethod
-    def create(cls, common_name: str, *, age: dt.timedelta = dt.timedelta(0)) -> "Authority":
+    def create(cls, common_name: str, *, age: dt.timedelta = _CLOCK_SKEW) -> "Authority":
         """Make a new one, or one that is valid since some time ago."""
         key = new_key()
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
@@ -70,10 +70,15 @@ class Authority:
         return self._certificate.public_bytes(serialization.Encoding.PEM)
 
     def issue_client(
-        self, common_name: str, organisations: Sequence[str], *, validity: dt.timedelta = _VALIDITY
+        self,
+        common_name: str,
+        organisations: Sequence[str],
+        *,
+        validity: dt.timedelta = _VALIDITY,
+        age: dt.timedelta = _CLOCK_SKEW,
     ) -> tuple[bytes, bytes]:
-        """Return certificate and key for a user and its groups."""
-        return self._issue(common_name, organisations, ExtendedKeyUsageOID.CLIENT_AUTH, [], validity)
+        """Return certificate and key for a user and its groups, valid since `age` and for another `validity`."""
+        return self._issue(common_name, organisations, ExtendedKeyUsageOID.CLIENT_AUTH, [], validity, age)
 
     def issue_server(self, common_name: str, names: Sequence[str]) -> tuple[bytes, bytes]:
         """Return certificate and key for a server that is reached under these host names and IP addresses."""
@@ -86,11 +91,12 @@ class Authority:
         purpose: x509.ObjectIdentifier,
         names: Sequence[str],
         validity: dt.timedelta,
+        age: dt.timedelta = _CLOCK_SKEW,
     ) -> tuple[bytes, bytes]:
         key = new_key()
         attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, o) for o in organisations]
         subject = x509.Name([*attributes, x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
-        builder = _builder(subject, self._certificate.subject, key, validity)
+        builder = _builder(subject, self._certificate.subject, key, validity, age=age)
         builder = builder.add_extension(_key_usage(cert_sign=False), critical=True)
         builder = builder.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
         authority_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
@@ -136,11 +142,11 @@ def _builder(
     key: ec.EllipticCurvePrivateKey,
     validity: dt.timedelta = _VALIDITY,
     *,
-    age: dt.timedelta = dt.timedelta(0),
+    age: dt.timedelta = _CLOCK_SKEW,
 ) -> x509.CertificateBuilder:
     now = dt.datetime.now(dt.UTC)
     builder = x509.CertificateBuilder(subject_name=subject, issuer_name=issuer, public_key=key.public_key())
     builder = builder.serial_number(x509.random_serial_number())
-    builder = builder.not_valid_before(now - _CLOCK_SKEW - age).not_valid_after(now + validity)
+    builder = builder.not_valid_before(now - age).not_valid_after(now + validity)
     identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
     return builder.add_extension(identifier, critical=False)

@@ -157,6 +157,16 @@ class FakeApi:
         self._oldest = self._version
         self._history.clear()
 
+    def forget(self, *, history: int = 1000, events: int = 50) -> None:
+        """Drop what only tests look at and the oldest of the rest, so that a long run does not grow for the server's sake."""
+        self.calls.clear()
+        if len(self._history) > history:
+            del self._history[:-history]
+            self._oldest = self._history[0][0]
+        reports = [key for key in self._objects if key[0].endswith("/events")]
+        for key in reports[:-events]:
+            del self._objects[key]
+
     def bookmark(self) -> None:
         """Send a bookmark on each watch."""
         self._version += 1
