@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.campaign import Campaign, Case, Tally, run_campaign
-from tests.chaos.kills import Boundaries, RandomKills
+from tests.chaos.kills import Boundaries, FailingCalls, RandomKills
 from tests.chaos.outage import Outages
 from tests.chaos.pairs import Pairs
 from tests.chaos.power_cuts import EveryWrite, PowerCuts
@@ -40,6 +40,7 @@ class Profile:
     Attributes:
         seconds: for all of it; what is not done by then is left out and said.
         boundaries: seconds for the sweep over every boundary.
+        failing_calls: seconds for the sweep over every call that fails.
         kills: at random moments.
         cuts: of the power, at random moments.
         every_write: whether the power is cut at every write, too.
@@ -50,6 +51,7 @@ class Profile:
 
     seconds: float
     boundaries: float
+    failing_calls: float
     kills: int
     cuts: int
     every_write: bool
@@ -58,8 +60,8 @@ class Profile:
     moves: bool
 
 
-SHORT = Profile(1140, 240, 40, 25, every_write=False, pairs=20, outage=120, moves=False)
-FULL = Profile(6 * 3600, 3600, 200, 100, every_write=True, pairs=100, outage=600, moves=True)
+SHORT = Profile(1140, 600, 60, 40, 25, every_write=False, pairs=20, outage=120, moves=False)
+FULL = Profile(6 * 3600, 3600, 3600, 200, 100, every_write=True, pairs=100, outage=600, moves=True)
 
 Factory = Callable[[World, int, Path], Campaign]
 
@@ -74,6 +76,7 @@ def campaigns(profile: Profile) -> Mapping[str, tuple[Factory, float]]:
             lambda w, s, d: Outages(w, seed=s, scratch=d, seconds=profile.outage, moves=profile.moves),
             profile.seconds,
         ),
+        "failing": (lambda w, s, d: FailingCalls(w, seed=s, scratch=d), profile.failing_calls),
         "boundaries": (lambda w, s, d: Boundaries(w, seed=s, scratch=d), profile.boundaries),
     }
     if profile.every_write:
@@ -154,7 +157,7 @@ def main() -> int:
 
 def repeat(case: Case, seed: int) -> Tally:
     """Run one kept case."""
-    nothing = Profile(3600, 3600, 0, 0, every_write=True, pairs=0, outage=0, moves=True)
+    nothing = Profile(3600, 3600, 3600, 0, 0, every_write=True, pairs=0, outage=0, moves=True)
     lab = Lab(f"chaos-{os.getpid()}", say=to_stderr)
     try:
         lab.up()

@@ -1,7 +1,7 @@
 """Ending the agent from outside: at a system call that is counted by strace, or at a moment; and getting it going again."""
 
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -50,11 +50,17 @@ def is_traced(pid: int, tracer: int) -> bool:
 
 
 @contextmanager
-def killed_at(pid: int, calls: str, number: int, log: Path, *, paths: Sequence[Path] = ()) -> Iterator[None]:
-    """Send SIGKILL to a process at the N-th of some calls of any of its threads."""
-    trace = ["-e", f"trace={calls}", "-e", f"inject={calls}:signal=KILL:when={number}"]
-    where = [argument for path in paths for argument in ("-P", str(path))]
-    command = ["strace", "-f", "-qq", "-o", str(log), *trace, *where, "-p", str(pid)]
+def injected(pid: int, calls: str, fault: str, log: Path) -> Iterator[None]:
+    """Have something happen to some system calls of any thread of a process.
+
+    Args:
+        pid: process.
+        calls: names of the calls.
+        fault: what strace's `inject` is to do, and when: `signal=KILL:when=3` at the third of them.
+        log: file that strace writes.
+    """
+    trace = ["-e", f"trace={calls}", "-e", f"inject={calls}:{fault}"]
+    command = ["strace", "-f", "-qq", "-o", str(log), *trace, "-p", str(pid)]
     tracer = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         wait_for(lambda: is_traced(pid, tracer.pid), timeout=10, what="strace")
@@ -68,6 +74,11 @@ def killed_at(pid: int, calls: str, number: int, log: Path, *, paths: Sequence[P
 def was_killed(log: Path) -> bool:
     """Tell whether the process came to that call."""
     return log.exists() and "killed by SIGKILL" in log.read_text()
+
+
+def was_injected(log: Path) -> bool:
+    """Tell whether a call failed as it was asked to."""
+    return log.exists() and "(INJECTED)" in log.read_text()
 
 
 def start_if_down(worker: Worker) -> None:

@@ -2,19 +2,28 @@
 
 import time
 from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 from random import Random
 
 from tests.chaos.campaign import Case
-from tests.chaos.interruption import agent_pid, killed_at, wait_ended, wait_ready, was_killed
+from tests.chaos.interruption import agent_pid, injected, wait_ended, wait_ready, was_injected, was_killed
 from tests.chaos.recipes import Recipe, harmless, recipes, sample
+from tests.chaos.sweep import Sweep
 from tests.chaos.twin import Twin, World
 
 # Renames are files, unit files, drop-ins and journal steps; unlinks are removals; sends are D-Bus calls and API requests.
 CALLS = {"rename": "rename,renameat,renameat2", "unlink": "unlink,unlinkat", "send": "sendto,sendmsg", "fsync": "fsync"}
 LONGEST_APPLY_SECONDS = 0.8
-_ENDLESS = 10_000
+FAILING = {
+    "fsync": "fsync",
+    "rename": "rename,renameat,renameat2",
+    "unlink": "unlink,unlinkat",
+    "link": "link,linkat",
+    "chmod": "chmod,fchmod,fchmodat",
+    "chown": "chown,fchown,fchownat,lchown",
+    "mkdir": "mkdir,mkdirat",
+}
+ERRORS = ("EIO", "ENOSPC", "EROFS")
 
 
 def two_sides(own_config: int) -> tuple[Recipe, Recipe]:
@@ -74,57 +83,75 @@ class _Kills:
 
 
 class Boundaries(_Kills):
-    """Each call of each kind in turn, until an apply has no more of them."""
+    """A kill at each call of each kind."""
 
     name = "every boundary"
 
     def __init__(self, world: World, *, seed: int, scratch: Path) -> None:
         super().__init__(world, seed=seed, scratch=scratch)
-        self._left = dict(CALLS)
-        self._kills = dict.fromkeys(CALLS, 0)
+        self._sweep = Sweep(tuple(CALLS), seed)
 
     @property
     def notes(self) -> str:
-        """How many calls of each kind there were, and which kinds were seen to the end."""
-        return ", ".join(f"{kind} {kills}{'+' if kind in self._left else ''}" for kind, kills in self._kills.items())
+        """How many calls of each kind there were."""
+        return self._sweep.notes
 
     def cases(self) -> Iterator[Case]:
-        """Yield the kinds in turn, so that a slow machine has seen some of each."""
-        # Where the sweep begins differs from run to run, for those that do not come to its end.
-        turn = Random(self._seed).randrange(2)
-        for number in count(1):
-            for kind in tuple(self._left):
-                turn = 1 - turn
-                yield Case(self.name, self._seed, {"side": turn, "kind": kind, "number": number})
-            if not self._left:
-                return
+        """Yield the points of the sweep."""
+        yield from (Case(self.name, self._seed, point) for point in self._sweep.points())
 
     def run(self, case: Case) -> list[str]:
         """Apply one side after the other, and kill."""
         values, sides = case.values, two_sides(1)
         before, after = sides[1 - values["side"]], sides[values["side"]]
         twin = self._twin
-        self._apply_both(before)
+        twin.start_from(before)
         log = self._scratch / "strace"
         log.unlink(missing_ok=True)
         pid = agent_pid(twin.subject)
-        with killed_at(pid, CALLS[values["kind"]], values["number"], log):
+        with injected(pid, CALLS[values["kind"]], f"signal=KILL:when={values['number']}", log):
             twin.publish(twin.reference, after)
             twin.publish(twin.subject, after)
             wait_ended(pid)  # the own configuration changes, so it ends in any case
-        if was_killed(log):
-            self._kills[values["kind"]] += 1
-        else:
-            self._left.pop(values["kind"], None)
+        self._sweep.note(values, reached=was_killed(log))
         return twin.compare(after)
 
-    def _apply_both(self, recipe: Recipe) -> None:
-        """See to it that this is where both begin; most times they are there already."""
+
+class FailingCalls(_Kills):
+    """An error instead of each call of each kind: a disk that is full, broken or read-only for a moment."""
+
+    name = "every failing call"
+
+    def __init__(self, world: World, *, seed: int, scratch: Path) -> None:
+        super().__init__(world, seed=seed, scratch=scratch)
+        self._sweep = Sweep(tuple(FAILING), seed)
+        self._rng = Random(seed)
+
+    @property
+    def notes(self) -> str:
+        """How many calls of each kind there were."""
+        return self._sweep.notes
+
+    def cases(self) -> Iterator[Case]:
+        """Yield the points of the sweep, each with an error."""
+        for point in self._sweep.points():
+            yield Case(self.name, self._seed, {**point, "error": self._rng.choice(ERRORS)})
+
+    def run(self, case: Case) -> list[str]:
+        """Apply one side after the other, and let a call fail."""
+        values, sides = case.values, two_sides(1)
+        before, after = sides[1 - values["side"]], sides[values["side"]]
         twin = self._twin
-        for worker in (twin.subject, twin.reference):
-            twin.publish(worker, recipe)
-        twin.compare(recipe)
-        wait_ready(twin.subject)
+        twin.start_from(before)
+        log = self._scratch / "strace"
+        log.unlink(missing_ok=True)
+        fault = f"error={values['error']}:when={values['number']}"
+        with injected(agent_pid(twin.subject), FAILING[values["kind"]], fault, log):
+            twin.publish(twin.reference, after)
+            twin.publish(twin.subject, after)
+            problems = twin.compare(after)
+        self._sweep.note(values, reached=was_injected(log))
+        return problems
 
 
 class RandomKills(_Kills):

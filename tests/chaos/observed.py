@@ -79,6 +79,8 @@ def _units(machine: Machine) -> dict[str, dict[str, str]]:
     for block in shown.split("\n\n"):
         state = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
         if state:
+            # systemd remembers that a unit failed under an earlier OSC; `stop` does not change that.
+            state["ActiveState"] = state["ActiveState"].replace("failed", "inactive")
             found[state.pop("Id")] = state
     pids = {name: state.pop("MainPID", "0") for name, state in found.items()}
     script = "".join(

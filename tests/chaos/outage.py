@@ -63,12 +63,15 @@ class Outages:
         self._give_ageing_certificate(worker, case.values["seconds"])
         worker.apply(self._world.osc(worker, before), timeout=60)
         units = [worker.machine.unit(name)["InvocationID"] for name in (KUBELET_UNIT, "chaos-1.service")]
-        pid, expires = agent_pid(worker), _expiry(worker)
+        pid, expires, restarts = agent_pid(worker), _expiry(worker), _restarts(worker)
         # In the middle of an apply, so that something is left to do.
         checksum = worker.publish(self._world.osc(worker, wanted))
         plane.kill_apiserver()
         time.sleep(case.values["seconds"])
-        problems += self._during(worker, pid, units)
+        problems += self._during(worker, units)
+        # Once, because its own configuration changed, if it had read that.
+        if (more := _restarts(worker) - restarts) > 1 and agent_pid(worker) != pid:
+            problems.append(f"the agent was restarted {more} times")
         if case.values["moves"]:
             self._move(worker)
         plane.start_apiserver()
@@ -99,7 +102,7 @@ class Outages:
         worker.machine.systemctl("start", AGENT_UNIT)
         wait_ready(worker)
 
-    def _during(self, worker: Worker, pid: int, units: list[str]) -> list[str]:
+    def _during(self, worker: Worker, units: list[str]) -> list[str]:
         problems = []
         now = [worker.machine.unit(name)["InvocationID"] for name in (KUBELET_UNIT, "chaos-1.service")]
         running = [worker.machine.unit(name)["ActiveState"] for name in (KUBELET_UNIT, AGENT_UNIT)]
@@ -107,10 +110,6 @@ class Outages:
             problems.append("kubelet was restarted during the outage")
         if running != ["active", "active"]:
             problems.append(f"kubelet and agent are {running}")
-        restarts = int(worker.machine.unit(AGENT_UNIT)["NRestarts"])
-        # Once, because its own configuration changed, if it had read that.
-        if restarts > 1 and agent_pid(worker) != pid:
-            problems.append(f"the agent was restarted {restarts} times")
         return problems
 
     def _afterwards(self, worker: Worker, checksum: str) -> list[str]:
@@ -162,6 +161,10 @@ def _renewed(worker: Worker) -> datetime:
     if lease is None:
         return datetime.min.replace(tzinfo=UTC)
     return datetime.fromisoformat(lease["spec"]["renewTime"])
+
+
+def _restarts(worker: Worker) -> int:
+    return int(worker.machine.unit(AGENT_UNIT)["NRestarts"])
 
 
 def _expiry(worker: Worker) -> datetime:

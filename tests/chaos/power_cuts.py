@@ -9,16 +9,16 @@ import contextlib
 import json
 import time
 from collections.abc import Iterator, Mapping
-from itertools import count
 from pathlib import Path
 from random import Random
 
 import yaml
 
 from tests.chaos.campaign import Case
-from tests.chaos.interruption import agent_pid, killed_at, wait_ended, wait_ready, was_killed
+from tests.chaos.interruption import agent_pid, injected, wait_ended, wait_ready, was_killed
 from tests.chaos.kills import LONGEST_APPLY_SECONDS, two_sides
 from tests.chaos.recipes import PATHS, Recipe, content_of, harmless, recipes, sample
+from tests.chaos.sweep import Sweep
 from tests.chaos.twin import EMPTY, Twin, World
 from tests.lab import power
 from tests.lab.worker_osc import AGENT_FOLDER, CLUSTER_CA_FILE, WorkerOsc
@@ -121,23 +121,16 @@ class EveryWrite(_Cuts):
 
     def __init__(self, world: World, *, seed: int, scratch: Path) -> None:
         super().__init__(world, seed=seed, scratch=scratch)
-        self._left = dict(CALLS)
-        self._cuts = dict.fromkeys(CALLS, 0)
+        self._sweep = Sweep(tuple(CALLS), seed)
 
     @property
     def notes(self) -> str:
-        """How many calls of each kind there were, and which kinds were seen to the end."""
-        return ", ".join(f"{kind} {cuts}{'+' if kind in self._left else ''}" for kind, cuts in self._cuts.items())
+        """How many calls of each kind there were."""
+        return self._sweep.notes
 
     def cases(self) -> Iterator[Case]:
-        """Yield the kinds in turn."""
-        side = Random(self._seed).randrange(2)
-        for number in count(1):
-            for kind in tuple(self._left):
-                side = 1 - side
-                yield Case(self.name, self._seed, {"side": side, "kind": kind, "number": number})
-            if not self._left:
-                return
+        """Yield the points of the sweep."""
+        yield from (Case(self.name, self._seed, point) for point in self._sweep.points())
 
     def run(self, case: Case) -> list[str]:
         """Kill at the call, and cut."""
@@ -145,23 +138,21 @@ class EveryWrite(_Cuts):
         twin, after = self._twin, sides[values["side"]]
         if self._before != sides[1 - values["side"]]:
             self._before = sides[1 - values["side"]]
-            for worker in (twin.subject, twin.reference):
-                twin.publish(worker, self._before)
-            twin.compare(self._before)
+            twin.start_from(self._before)
         self._settle()
         log = self._scratch / "strace"
         log.unlink(missing_ok=True)
         pid = agent_pid(twin.subject)
-        with killed_at(pid, CALLS[values["kind"]], values["number"], log):
+        with injected(pid, CALLS[values["kind"]], f"signal=KILL:when={values['number']}", log):
             twin.publish(twin.reference, after)
             twin.publish(twin.subject, after)
             wait_ended(pid)
             problems = self._cut_and_compare(after) if was_killed(log) else []
-        if not was_killed(log):
-            self._left.pop(values["kind"], None)
+        reached = was_killed(log)
+        self._sweep.note(values, reached=reached)
+        if not reached:
             self._before = after
             return twin.compare(after)
-        self._cuts[values["kind"]] += 1
         return problems
 
 

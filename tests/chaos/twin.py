@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
-from tests.chaos.interruption import converge, restart_without_limit
+from tests.chaos.interruption import converge, restart_without_limit, wait_ready
 from tests.chaos.observed import Observed, file_problems, state_problems
 from tests.chaos.recipes import VENDOR_UNITS, VERSIONS, Recipe, build, image_bytes, secret_object
 from tests.lab import power
@@ -123,6 +123,13 @@ class Twin:
         except Exception:  # noqa: BLE001 - what is wrong is what counts
             return differences()
         return []
+
+    def start_from(self, recipe: Recipe) -> None:
+        """See to it that this is where both begin; most times they are there already."""
+        for worker in (self.subject, self.reference):
+            self.publish(worker, recipe)
+        self.compare(recipe)
+        wait_ready(self.subject)
 
     def restore(self) -> list[str]:
         """Take both back to the OSC that every worker has; returns in what they differ then."""

@@ -15,7 +15,7 @@ import pytest
 from tests.chaos.interruption import (
     agent_pid,
     converge,
-    killed_at,
+    injected,
     restart_without_limit,
     wait_ended,
     wait_ready,
@@ -98,7 +98,7 @@ def kill_once(worker: Worker, osc: WorkerOsc, calls: str, occurrence: int, log: 
     """Publish an OSC, kill the agent at a call, and let it converge; False if it never came to that call."""
     wait_ready(worker)
     pid = agent_pid(worker)
-    with killed_at(pid, calls, occurrence, log):
+    with injected(pid, calls, f"signal=KILL:when={occurrence}", log):
         checksum = worker.publish(osc)
         wait_ended(pid)
     converge(worker, checksum)
