@@ -14,6 +14,7 @@ from agents.core.clock import Clock, SystemClock
 from agents.core.shutdown import Shutdown
 from agents.kube.events import EventRecorder
 from agents.kube.models import NODES, SECRETS, Node, Secret
+from agents.kube.server_clock import ServerClock
 from agents.runtime.cache import Cache, Informer
 from agents.runtime.cluster import Cluster
 from agents.runtime.controller import Environment
@@ -28,6 +29,7 @@ from nodeagent.controllers import certificate, lease, token, watchdog
 from nodeagent.controllers.operatingsystemconfig.build import OperatingSystemConfigController, Parts
 from nodeagent.controllers.operatingsystemconfig.controller import OperatingSystemConfigReconciler
 from nodeagent.credentials import ClientFactory, CredentialsManager
+from nodeagent.host.clock_report import ClockReport
 from nodeagent.host.consistency import Finding
 from nodeagent.host.containerd import Containerd
 from nodeagent.host.ctr import Ctr, CtrSettings
@@ -70,6 +72,7 @@ class _Process:
         self._notifier = Notifier(address=service.notify_socket)
         self._paths = Paths()
         self._clock: Clock = SystemClock()
+        self._server_clock = ServerClock(clock=self._clock, name="shoot")
         self._rng: Random = SystemRandom()
         self._shutdown = Shutdown()
         self._metrics = Metrics()
@@ -84,13 +87,13 @@ class _Process:
         self._containerd = Containerd(ctr)
         self._kubelet = Kubelet()
         self._images = CtrImageExtractor(paths=self._paths, ctr=Ctr(ctr))
-        self._clients = ClientFactory(clock=self._clock, rng=self._rng, observe=self._metrics.observe_request)
+        self._clients = ClientFactory(clock=self._server_clock, rng=self._rng, observe=self._metrics.observe_request)
         self._credentials = CredentialsManager(
             config=config,
             paths=self._paths,
             machine_name=read_machine_name(self._paths.machine_name),
             clients=self._clients,
-            clock=self._clock,
+            clock=self._server_clock,
         )
         self._last_heartbeat: float | None = None
         self._last_try: float | None = None
@@ -142,9 +145,9 @@ class _Process:
         limits = (connection.qps, connection.burst) if self._credentials.explicit else None
         client = self._clients.client(access, limits=limits, trust=self._credentials.trust)
         cache = Cache(client=client, clock=self._clock, rng=self._rng)
-        recorder = EventRecorder(client=client, instance=self._hostname, clock=self._clock)
+        recorder = EventRecorder(client=client, instance=self._hostname, clock=self._server_clock)
         cluster = Cluster(name="shoot", client=client, cache=cache, recorder=recorder)
-        self._cluster = _ShootCluster(cluster, self._hostname, self._config)
+        self._cluster = _ShootCluster(cluster, self._hostname, self._config, self._server_clock)
         return cluster
 
     async def _wait_synced(self) -> None:
@@ -164,7 +167,7 @@ class _Process:
                 certificate.new_controller(
                     credentials=self._credentials,
                     client=client,
-                    clock=self._clock,
+                    clock=self._server_clock,
                     rng=self._rng,
                     events=NodeEvents(
                         recorder=shoot.cluster.recorder, node=lambda: shoot.identity.node, controller="certificate"
@@ -182,7 +185,7 @@ class _Process:
                 client=client,
                 nodes=shoot.nodes,
                 identity=shoot.identity,
-                clock=self._clock,
+                clock=self._server_clock,
                 tried=self._heartbeat_tried,
                 renewed=self._renewed,
                 reconnect=shoot.cluster.cache.reconnect,
@@ -210,7 +213,7 @@ class _Process:
             containerd=self._containerd,
             kubelet=self._kubelet,
             shutdown=self._shutdown,
-            clock=self._clock,
+            clock=self._server_clock,
             paths=self._paths,
         )
 
@@ -222,6 +225,7 @@ class _Process:
                 config=self._config,
                 paths=self._paths,
                 clock=self._clock,
+                server_clock=self._server_clock,
                 client=shoot.cluster.client,
                 recorder=shoot.cluster.recorder,
                 secrets=shoot.secrets,
@@ -271,6 +275,7 @@ class _Process:
     async def _renewed(self) -> None:
         self._last_heartbeat = self._clock.monotonic()
         self._status.note_heartbeat()
+        self._shoot.clock_report.tell()
 
     async def _certificate_expires(self, moment: datetime) -> None:
         await self._status.certificate(moment)
@@ -295,7 +300,9 @@ def _end_soon() -> None:
 class _ShootCluster:
     """The cluster with the informers that the controllers share: two watches, no more."""
 
-    def __init__(self, cluster: Cluster, hostname: str, config: NodeAgentConfiguration) -> None:
+    def __init__(
+        self, cluster: Cluster, hostname: str, config: NodeAgentConfiguration, server_clock: ServerClock
+    ) -> None:
         self.cluster = cluster
         secret_name = config.controllers.operating_system_config.secret_name
         self.secrets: Informer[Secret] = cluster.cache.informer(
@@ -303,6 +310,8 @@ class _ShootCluster:
         )
         self.nodes: Informer[Node] = cluster.cache.informer(NODES, label_selector=hostname_selector(hostname).label)
         self.identity = NodeIdentity(hostname=hostname, nodes=self.nodes, ambiguous=self._say_ambiguous)
+        events = NodeEvents(recorder=cluster.recorder, node=lambda: self.identity.node, controller="lease")
+        self.clock_report = ClockReport(clock=server_clock, events=events)
 
     def _say_ambiguous(self, nodes: Sequence[Node]) -> None:
         names = ", ".join(sorted(node.metadata.name for node in nodes))

@@ -13,6 +13,7 @@ from random import SystemRandom
 
 from agents.core.clock import SystemClock
 from agents.core.logging import get_logger
+from agents.kube.server_clock import ServerClock
 from nodeagent import bootstrap as bootstrap_module
 from nodeagent.config import NodeAgentConfiguration
 from nodeagent.credentials import ClientFactory, bootstrap_access, read_bootstrap_token
@@ -38,7 +39,7 @@ _STOPPED = 1
 
 async def bootstrap(config: NodeAgentConfiguration, environment: Mapping[str, str]) -> int:
     """Install and start our own unit; returns the exit code."""
-    paths, clock = Paths(), SystemClock()
+    paths, clock = Paths(), ServerClock(clock=SystemClock(), name="shoot")
     clients = ClientFactory(clock=clock, rng=SystemRandom(), observe=lambda _method, _code, _seconds: None)
 
     async def get_version() -> bytes:

@@ -21,9 +21,10 @@ from agents.kube.client import Client
 from agents.kube.errors import ApiError
 from agents.kube.kubeconfig import ClusterAccess, Credentials
 from agents.kube.ratelimit import RateLimiter
+from agents.kube.server_clock import ServerClock
 from agents.kube.transport import HttpTransport, RequestObserver
 from agents.kube.trust import Trust, is_older
-from agents.pki.certificate import parse_leaf
+from agents.pki.certificate import Certificate, parse_leaf
 from agents.pki.csr import CertificateRequester, IssuedCertificate
 from agents.pki.store import FileKubeconfigStore
 from nodeagent.config import NodeAgentConfiguration
@@ -38,6 +39,9 @@ RETRY = timedelta(minutes=1)
 """Between two attempts to get credentials where there are none; also how often that is said."""
 PATIENCE = timedelta(hours=1)
 """For how long a certificate that was issued is tried before another one is requested."""
+DOUBT = timedelta(days=1)
+"""So close to its end it is not our clock that says whether a stored certificate has expired."""
+DATE_DEADLINE_SECONDS = 5.0
 USER_AGENT = f"gardener-node-agent/{GARDENER_VERSION}"
 
 
@@ -58,9 +62,9 @@ class _Issued:
 
 
 class ClientFactory:
-    """Builds clients for this process."""
+    """Builds clients for this process; all of them talk to the same API server, whose time they learn."""
 
-    def __init__(self, *, clock: Clock, rng: Random, observe: RequestObserver) -> None:
+    def __init__(self, *, clock: ServerClock, rng: Random, observe: RequestObserver) -> None:
         self._clock = clock
         self._rng = rng
         self._observe = observe
@@ -71,7 +75,13 @@ class ClientFactory:
         """Return a client; `limits` are requests per second and at once, `trust` remembers CA bundles."""
         limiter = RateLimiter(qps=limits[0], burst=limits[1], clock=self._clock) if limits else None
         transport = HttpTransport(
-            access, user_agent=USER_AGENT, clock=self._clock, limiter=limiter, observe=self._observe, trust=trust
+            access,
+            user_agent=USER_AGENT,
+            clock=self._clock,
+            limiter=limiter,
+            observe=self._observe,
+            trust=trust,
+            date=self._clock.note,
         )
         return Client(transport=transport, rng=self._rng)
 
@@ -204,10 +214,22 @@ class CredentialsManager:
         access = await self._store.load()
         if access is None or not access.credentials.client_certificate:
             return access
-        if parse_leaf(access.credentials.client_certificate).expired(self._clock.now()):
+        if await self._expired(access, parse_leaf(access.credentials.client_certificate)):
             log.error("Stored client certificate has expired", path=str(self._paths.kubeconfig))
             return None
         return access
+
+    async def _expired(self, access: ClusterAccess, certificate: Certificate) -> bool:
+        """Decide by the API server's time where it matters: the machine's clock may be wrong at its start."""
+        if abs(certificate.not_after - self._clock.now()) < DOUBT:
+            client = self._clients.client(replace(access, credentials=Credentials()), trust=self._trust)
+            try:
+                await client.get_raw("/version", deadline=DATE_DEADLINE_SECONDS)
+            except ApiError as error:
+                log.debug("API server was asked for its time only", error=error)
+            finally:
+                await client.close()
+        return certificate.expired(self._clock.now())
 
     async def _bootstrap(self) -> ClusterAccess:
         """Request the first certificate with the bootstrap token."""

@@ -50,6 +50,18 @@ RequestObserver = Callable[[str, str, float], None]
 """Told about each request that ended: method, status or `<error>`, seconds."""
 
 
+class DateObserver(Protocol):
+    """Told what time each answer said it was; see `agents.kube.server_clock`."""
+
+    def __call__(self, date: str | None, *, sent: float) -> None:
+        """Take the `Date` header of an answer that has just come to a request that was sent then, monotonic."""
+        ...
+
+
+def _nobody(date: str | None, *, sent: float) -> None:
+    """Take no notice."""
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """One request. The path starts with a slash and is already quoted."""
@@ -134,6 +146,7 @@ class HttpTransport:
         limiter: delays requests; none by default. Its delay counts towards a call's deadline.
         observe: told about each request, for metrics.
         trust: chooses the authorities that the server is verified with; by default those that `access` names.
+        date: told the server's time by each answer, whatever its status.
     """
 
     def __init__(
@@ -145,8 +158,10 @@ class HttpTransport:
         limiter: RateLimiter | None = None,
         observe: RequestObserver = lambda _method, _code, _seconds: None,
         trust: Trust | None = None,
+        date: DateObserver = _nobody,
     ) -> None:
         self._trust = trust or Trust()
+        self._date = date
         self._user_agent = user_agent
         self._clock = clock
         self._limiter = limiter
@@ -292,6 +307,7 @@ class HttpTransport:
                 _request_timeout=aiohttp.ClientTimeout(connect=connect_deadline, sock_connect=connect_deadline),
             )
             code = str(response.status)
+            self._date(response.headers.get("Date"), sent=started)
             if not generation.verified:
                 generation.verified = True
                 self._trust.verified(generation.authorities)

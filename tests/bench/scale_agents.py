@@ -60,6 +60,7 @@ async def agent(number: int, access: ClusterAccess, folder: Path) -> None:
             config=config,
             paths=paths,
             clock=clock,
+            server_clock=clock,
             client=client,
             recorder=recorder,
             secrets=secrets,

@@ -24,6 +24,10 @@ class FakeClock:
         except RuntimeError:
             return 1000.0 + self._offset
 
+    def jump(self, seconds: float) -> None:
+        """Set the wall clock forward (or back), as somebody does with `date`; monotonic time knows nothing of it."""
+        self._start += timedelta(seconds=seconds)
+
     def advance(self, seconds: float) -> None:
         """Move this clock ahead of the loop's."""
         self._offset += seconds

@@ -10,12 +10,14 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from email.utils import format_datetime
 from typing import Any
 
+from agents.core.clock import Clock
 from agents.kube.errors import ApiError, DeadlineExceeded, Forbidden, Unavailable, from_response
 from agents.kube.kubeconfig import ClusterAccess
 from agents.kube.resource import Resource
-from agents.kube.transport import ByteStream, Call
+from agents.kube.transport import ByteStream, Call, DateObserver
 
 Document = dict[str, Any]
 Fault = Callable[[Call], ApiError | None]
@@ -101,6 +103,7 @@ class FakeApi:
         self._faults: list[Fault] = []
         self._raw: dict[str, bytes] = {"/version": b"{}"}
         self.switches: list[ClusterAccess] = []
+        self._date: tuple[DateObserver, Clock] | None = None
 
     # What a test does to the server.
 
@@ -173,6 +176,10 @@ class FakeApi:
         for stream in self.streams:
             stream.send("BOOKMARK", {"metadata": {"resourceVersion": str(self._version)}})
 
+    def tell_time(self, date: DateObserver, clock: Clock) -> None:
+        """Have a `Date` in each answer from now on, by a clock of the server's own."""
+        self._date = (date, clock)
+
     def requests(self, method: str, *, watch: bool = False) -> list[Call]:
         """Return the requests of a method, either watches or others."""
         return [call for call in self.calls if call.method == method and (("watch", "true") in call.query) is watch]
@@ -242,9 +249,13 @@ class FakeApi:
 
     async def _delay(self, call: Call, deadline: float) -> None:
         latency = self.latency if call.path.startswith(self.slow_path) else 0.0
+        sent = asyncio.get_running_loop().time()
         await asyncio.sleep(min(latency, deadline))
         if latency >= deadline:
             raise DeadlineExceeded("no answer in time", path=call.path)
+        if self._date is not None:
+            date, clock = self._date
+            date(format_datetime(clock.now(), usegmt=True), sent=sent)
 
     def _raise_fault(self, call: Call) -> None:
         for fault in self._faults:

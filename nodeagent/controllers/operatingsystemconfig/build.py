@@ -63,6 +63,8 @@ class Parts:
     config: NodeAgentConfiguration
     paths: Paths
     clock: Clock
+    server_clock: Clock
+    """For what other machines read and compare with theirs."""
     client: Client
     recorder: EventRecorder
     secrets: Informer[Secret]
@@ -88,7 +90,7 @@ class OperatingSystemConfigController:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self.lock = SerialLock(client=parts.client, holder=parts.identity.hostname, clock=parts.clock)
+        self.lock = SerialLock(client=parts.client, holder=parts.identity.hostname, clock=parts.server_clock)
         events = NodeEvents(recorder=parts.recorder, node=lambda: parts.identity.node, controller=CONTROLLER)
         self.jobs = UnitJobs(
             units=parts.units,

@@ -41,7 +41,7 @@ class SerialLock:
     Args:
         client: API server.
         holder: our host name.
-        clock: wall clock for what the Lease says, monotonic for how long ours is good.
+        clock: the API server's time for what Leases say, monotonic for how long ours is good.
     """
 
     def __init__(self, *, client: Client, holder: str, clock: Clock) -> None:

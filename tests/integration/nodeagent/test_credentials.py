@@ -25,6 +25,7 @@ from agents.kube.errors import Forbidden
 from agents.kube.events import EventRecorder
 from agents.kube.kubeconfig import Credentials
 from agents.kube.models import LEASES
+from agents.kube.server_clock import ServerClock
 from agents.pki.certificate import parse_leaf
 from agents.pki.store import FileKubeconfigStore
 from agents.runtime.reconcile import Request
@@ -50,9 +51,9 @@ class Machine:
     plane: ControlPlane
     api: Api
 
-    def manager(self) -> CredentialsManager:
-        """Return what a new process would have."""
-        clock = SystemClock()
+    def manager(self, *, ahead: timedelta = timedelta(0)) -> CredentialsManager:
+        """Return what a new process would have, on a machine whose clock may be wrong."""
+        clock = ServerClock(clock=WrongClock(ahead), name="test")
         config = NodeAgentConfiguration(
             api_version="nodeagent.config.gardener.cloud/v1alpha1",
             kind="NodeAgentConfiguration",
@@ -96,6 +97,17 @@ class Machine:
             .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
         )
         return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+class WrongClock(SystemClock):
+    """A wall clock that is ahead, or behind."""
+
+    def __init__(self, ahead: timedelta) -> None:
+        self._ahead = ahead
+
+    def now(self) -> datetime:
+        """Return the wrong time."""
+        return super().now() + self._ahead
 
 
 def _common_name(item: dict[str, Any]) -> str:
@@ -180,6 +192,36 @@ async def test_an_empty_or_torn_kubeconfig_heals_with_the_token(machine: Machine
     assert (await machine.manager().obtain()).credentials.client_certificate
 
 
+async def test_a_clock_that_is_ahead_does_not_make_a_certificate_expire(machine: Machine) -> None:
+    """Contract 4.2: near its end the API server's time decides: a machine two hours ahead goes on with what is stored."""
+    first = await obtain(machine, machine.manager(), lambda: machine.approve(lifetime=timedelta(hours=1)))
+    machine.paths.bootstrap_token.unlink()
+    manager = machine.manager(ahead=timedelta(hours=2))
+    assert (await manager.obtain()).credentials.client_certificate == first
+    assert len(machine.requests()) == 1
+
+
+async def test_a_clock_that_is_behind_does_not_hide_that_a_certificate_has_expired(machine: Machine) -> None:
+    """Contract 4.2: what has expired by the API server's time is replaced with the token, whatever our clock says."""
+    first = await obtain(machine, machine.manager(), lambda: machine.approve(lifetime=timedelta(seconds=59)))
+    manager = machine.manager(ahead=timedelta(hours=-2))
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(manager.obtain())
+        await eventually(lambda: len(machine.requests()) == 2, what="second CSR")
+        await asyncio.to_thread(machine.approve)
+        access = await task
+    await manager.close()
+    assert access.credentials.client_certificate != first
+
+
+async def test_an_api_server_that_is_away_leaves_it_to_our_clock(machine: Machine) -> None:
+    """Contract 4.2: nobody to ask for the time: our own clock decides, and the process goes on."""
+    first = await obtain(machine, machine.manager(), lambda: machine.approve(lifetime=timedelta(hours=1)))
+    content = machine.paths.kubeconfig.read_bytes().replace(machine.plane.server.encode(), b"https://127.0.0.1:1")
+    machine.paths.kubeconfig.write_bytes(content)
+    assert (await machine.manager().obtain()).credentials.client_certificate == first
+
+
 async def test_the_backup_serves_when_the_kubeconfig_is_torn(machine: Machine) -> None:
     """Contract 4.4: until a new kubeconfig was used, a torn one falls back to the one before."""
     first = await obtain(machine, machine.manager(), machine.approve)
@@ -214,7 +256,11 @@ async def test_w31_renewal_stores_a_new_certificate_and_uses_it(machine: Machine
         replace(before, ca_file=None, ca_data=machine.plane.ca_pem)
     )
     manager = machine.manager()
-    clients = ClientFactory(clock=SystemClock(), rng=Random(1), observe=lambda _method, _code, _seconds: None)
+    clients = ClientFactory(
+        clock=ServerClock(clock=SystemClock(), name="test"),
+        rng=Random(1),
+        observe=lambda _method, _code, _seconds: None,
+    )
     admin = machine.plane.issue_client_certificate("admin", ["system:masters"])
     stored = await manager.stored()
     assert stored is not None
@@ -258,7 +304,11 @@ async def test_before_the_deadline_nothing_happens(machine: Machine) -> None:
     async def expires(_moment: datetime) -> None:
         pass
 
-    clients = ClientFactory(clock=SystemClock(), rng=Random(1), observe=lambda _method, _code, _seconds: None)
+    clients = ClientFactory(
+        clock=ServerClock(clock=SystemClock(), name="test"),
+        rng=Random(1),
+        observe=lambda _method, _code, _seconds: None,
+    )
     stored = await manager.stored()
     assert stored is not None
     client = clients.client(stored)
@@ -281,7 +331,11 @@ async def test_w45_two_renewals_at_once_leave_a_whole_kubeconfig(machine: Machin
     role = {"kind": "ClusterRole", "name": "system:node-bootstrapper", "apiGroup": rbac}
     binding = {"metadata": {"name": machine.name}, "subjects": [subject], "roleRef": role}
     machine.api.create(f"/apis/{rbac}/v1/clusterrolebindings", binding)
-    clients = ClientFactory(clock=SystemClock(), rng=Random(1), observe=lambda _method, _code, _seconds: None)
+    clients = ClientFactory(
+        clock=ServerClock(clock=SystemClock(), name="test"),
+        rng=Random(1),
+        observe=lambda _method, _code, _seconds: None,
+    )
     certificate, key = machine.plane.issue_client_certificate("admin", ["system:masters"])
     stored = await manager.stored()
     assert stored is not None

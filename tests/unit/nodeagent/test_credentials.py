@@ -12,6 +12,7 @@ import structlog
 
 from agents.core.errors import FatalError
 from agents.kube.kubeconfig import ClusterAccess
+from agents.kube.server_clock import ServerClock
 from nodeagent.config import ApiServer, NodeAgentConfiguration
 from nodeagent.credentials import ClientFactory, CredentialsManager, bootstrap_access, read_bootstrap_token
 from nodeagent.paths import Paths
@@ -50,7 +51,9 @@ async def manager(paths: Paths, clock: FakeClock) -> AsyncIterator[CredentialsMa
 
 def new_manager(paths: Paths, clock: FakeClock, config: NodeAgentConfiguration) -> CredentialsManager:
     """Return what a new process has."""
-    clients = ClientFactory(clock=clock, rng=Random(1), observe=lambda _method, _code, _seconds: None)
+    clients = ClientFactory(
+        clock=ServerClock(clock=clock, name="test"), rng=Random(1), observe=lambda _method, _code, _seconds: None
+    )
     return CredentialsManager(config=config, paths=paths, machine_name="machine-1", clients=clients, clock=clock)
 
 

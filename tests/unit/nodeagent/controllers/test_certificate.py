@@ -13,6 +13,7 @@ from agents.core.clock import Clock
 from agents.kube.errors import Unauthorized
 from agents.kube.kubeconfig import ClusterAccess, Credentials
 from agents.kube.models import CERTIFICATE_SIGNING_REQUESTS
+from agents.kube.server_clock import ServerClock
 from agents.pki.certificate import parse_leaf
 from agents.pki.store import FileKubeconfigStore
 from agents.runtime.controller import Controller
@@ -61,7 +62,9 @@ class Machine(OwnNode):
             controllers=Controllers(),
         )
         clock: Clock = self.clock
-        clients = ClientFactory(clock=clock, rng=Random(1), observe=lambda _method, _code, _seconds: None)
+        clients = ClientFactory(
+            clock=ServerClock(clock=clock, name="shoot"), rng=Random(1), observe=lambda _method, _code, _seconds: None
+        )
         credentials = CredentialsManager(
             config=config, paths=self.paths, machine_name="m", clients=clients, clock=clock
         )
