@@ -12,6 +12,9 @@ from prometheus_client.registry import Collector
 RESULTS = ("success", "error", "requeue", "requeue_after")
 """Values of the label `result`: controller-runtime's."""
 
+_FLOW_BUCKETS = tuple(0.01 * 3**power for power in range(12))
+"""Of `flow_task_*`; gardener pkg/utils/flow/metrics.go, and twice as long for whole flows."""
+
 _DURATION_BUCKETS = (0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 30.0, 60.0, 180.0)
 
 
@@ -94,6 +97,48 @@ class Metrics:
     def render(self) -> bytes:
         """Return all values in Prometheus' text format."""
         return generate_latest(self.registry)
+
+
+class FlowMetrics:
+    """What flows do, under Gardener's names; an `agents.flow.execution.Observer`."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        registry = metrics.registry
+        self._delays = Histogram(
+            "flow_task_delay_seconds",
+            "Delay until invocation of a flow task.",
+            ("flow", "task_id", "skipped"),
+            buckets=_FLOW_BUCKETS,
+            registry=registry,
+        )
+        self._durations = Histogram(
+            "flow_task_duration_seconds",
+            "Duration of a flow task.",
+            ("flow", "task_id"),
+            buckets=_FLOW_BUCKETS,
+            registry=registry,
+        )
+        self._results = Counter(
+            "flow_task_results", "Ended flow tasks by result.", ("flow", "task_id", "result"), registry=registry
+        )
+        self._flows = Histogram(
+            "flow_duration_seconds",
+            "Total duration of a flow.",
+            ("flow",),
+            buckets=tuple(2 * bound for bound in _FLOW_BUCKETS),
+            registry=registry,
+        )
+
+    def task_ended(self, flow: str, task: str, *, delay: float, duration: float | None, failed: bool) -> None:
+        """Count a task; one that was skipped has no duration, and counts as a success."""
+        self._delays.labels(flow, task, "true" if duration is None else "false").observe(delay)
+        if duration is not None:
+            self._durations.labels(flow, task).observe(duration)
+        self._results.labels(flow, task, "error" if failed else "success").inc()
+
+    def flow_ended(self, flow: str, seconds: float) -> None:
+        """Count a flow."""
+        self._flows.labels(flow).observe(seconds)
 
 
 class _Computed(Collector):
