@@ -11,6 +11,7 @@ from pathlib import Path
 from random import Random, SystemRandom
 
 from agents.core.clock import Clock, SystemClock
+from agents.core.generations import Generations
 from agents.core.shutdown import Shutdown
 from agents.kube.events import EventRecorder
 from agents.kube.models import NODES, SECRETS, Node, Secret
@@ -25,6 +26,7 @@ from agents.runtime.server import health_server, metrics_server
 from agents.runtime.source import ChannelSource
 from nodeagent import status
 from nodeagent.config import NodeAgentConfiguration
+from nodeagent.config_history import Note
 from nodeagent.controllers import certificate, lease, token, watchdog
 from nodeagent.controllers.operatingsystemconfig.build import OperatingSystemConfigController, Parts
 from nodeagent.controllers.operatingsystemconfig.controller import OperatingSystemConfigReconciler
@@ -54,18 +56,29 @@ NAMESPACE = "kube-system"
 
 
 async def run(
-    config: NodeAgentConfiguration, config_path: Path, *, ctr: CtrSettings, service: ServiceEnvironment
+    config: NodeAgentConfiguration,
+    config_path: Path,
+    *,
+    notes: Sequence[Note] = (),
+    ctr: CtrSettings,
+    service: ServiceEnvironment,
 ) -> int:
-    """Run the controllers until something ends the process; returns the exit code."""
-    return await _Process(config, config_path, ctr, service).run()
+    """Run the controllers until something ends the process; returns the exit code. `notes` become events on the Node."""
+    return await _Process(config, config_path, notes, ctr, service).run()
 
 
 class _Process:
     """What lives as long as the process does."""
 
     def __init__(
-        self, config: NodeAgentConfiguration, config_path: Path, ctr: CtrSettings, service: ServiceEnvironment
+        self,
+        config: NodeAgentConfiguration,
+        config_path: Path,
+        notes: Sequence[Note],
+        ctr: CtrSettings,
+        service: ServiceEnvironment,
     ) -> None:
+        self._notes = notes
         self._config = config
         self._config_path = config_path
         self._service = service
@@ -80,7 +93,10 @@ class _Process:
         self._units = SystemdUnitManager()
         self._in_use = UnitsInUse()
         self._journal = Journal(
-            pending_path=self._paths.pending_changes, last_applied_path=self._paths.last_applied, clock=self._clock
+            pending_path=self._paths.pending_changes,
+            last_applied_path=self._paths.last_applied,
+            generations=Generations(self._paths.generations),
+            clock=self._clock,
         )
         self._status = status.StatusBoard(path=self._paths.status, clock=self._clock, version=GARDENER_VERSION)
         self._hostname = read_hostname()
@@ -162,6 +178,10 @@ class _Process:
         resync = ChannelSource()
         operating_system_config = self._new_osc_controller(resync)
         await self._check_consistency(operating_system_config.reconciler)
+        for note in self._notes:
+            self._speaker("gardener-node-agent").event(
+                "Warning", reason=note.reason, action="ReadConfiguration", note=note.text
+            )
         if not self._credentials.explicit:
             self._manager.add_controller(
                 certificate.new_controller(
@@ -169,9 +189,7 @@ class _Process:
                     client=client,
                     clock=self._server_clock,
                     rng=self._rng,
-                    events=NodeEvents(
-                        recorder=shoot.cluster.recorder, node=lambda: shoot.identity.node, controller="certificate"
-                    ),
+                    events=self._speaker("certificate"),
                     expires=self._certificate_expires,
                 )
             )
@@ -199,6 +217,10 @@ class _Process:
             self._manager.add_controller(controller)
         self._manager.add_controller(status.new_controller(self._status))
         self._notifier.ready()
+
+    def _speaker(self, controller: str) -> NodeEvents:
+        shoot = self._shoot
+        return NodeEvents(recorder=shoot.cluster.recorder, node=lambda: shoot.identity.node, controller=controller)
 
     def _node_parts(self) -> NodeParts:
         return NodeParts(

@@ -15,7 +15,10 @@ from typing import NoReturn
 from agents.core import logging
 from agents.core.config import ConfigError
 from agents.core.errors import AgentError
-from nodeagent import config
+from agents.core.generations import Generations
+from nodeagent import config, config_history
+from nodeagent.config_history import Note
+from nodeagent.host.hostname import read_hostname
 from nodeagent.paths import Paths
 from nodeagent.version import GARDENER_VERSION, VERSION
 
@@ -102,19 +105,46 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
     )
 
 
-def load_config(options: Options, environment: Mapping[str, str]) -> tuple[Path, config.NodeAgentConfiguration]:
+def load_config(
+    options: Options, environment: Mapping[str, str], paths: Paths
+) -> tuple[Path, config.NodeAgentConfiguration, tuple[Note, ...]]:
     """Find, read and validate the configuration; `KUBECONFIG` wins over what it says.
+
+    The agent itself goes on with the configuration before if the file is damaged; see `nodeagent.config_history`.
 
     Raises:
         ConfigError: with every problem.
     """
-    path = config.find(options.config_dir, GARDENER_VERSION)
     check = environment.get("EXPERIMENTAL_DISABLE_KUBERNETES_VERSION_CHECK") != "true"
-    loaded = config.load(path, check_kubernetes_version=check)
+    notes: tuple[Note, ...] = ()
+    if options.command == "run":
+        generations = Generations(paths.generations)
+        path = _find(options.config_dir, generations)
+        known = config_history.load(
+            path,
+            generations=generations,
+            asked=lambda: config_history.asked_for(paths, path, hostname=read_hostname()),
+            check_kubernetes_version=check,
+        )
+        loaded, notes = known.config, known.notes
+    else:
+        path = config.find(options.config_dir, GARDENER_VERSION)
+        loaded = config.load(path, check_kubernetes_version=check)
     if kubeconfig := environment.get("KUBECONFIG"):
         connection = loaded.client_connection.model_copy(update={"kubeconfig": kubeconfig})
         loaded = loaded.model_copy(update={"client_connection": connection})
-    return path, loaded
+    return path, loaded, notes
+
+
+def _find(directory: Path, generations: Generations) -> Path:
+    """Return the configuration file; one that is gone as well, if it is known what it held."""
+    try:
+        return config.find(directory, GARDENER_VERSION)
+    except ConfigError:
+        path = directory / f"config-{GARDENER_VERSION}.yaml"
+        if next(generations.kept(path), None) is None:
+            raise
+        return path
 
 
 def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] | None = None) -> int:
@@ -124,7 +154,7 @@ def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] 
     logging.configure("info", "json")
     try:
         options = parse(sys.argv[1:] if arguments is None else arguments, environment)
-        path, loaded = load_config(options, environment)
+        path, loaded, notes = load_config(options, environment, Paths())
     except SystemExit as exit_:
         return exit_.code if isinstance(exit_.code, int) else 1
     except ConfigError as error:
@@ -145,7 +175,7 @@ def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] 
         config=str(path),
     )
     try:
-        return _run(options, path, loaded, environment)
+        return _run(options, path, loaded, notes, environment)
     except AgentError as error:
         log.error("Stopped by an error", error=error)
         print(f"error: {error}", flush=True)  # noqa: T201 - the console, as Gardener's agent does
@@ -154,7 +184,13 @@ def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] 
         return 0
 
 
-def _run(options: Options, path: Path, loaded: config.NodeAgentConfiguration, environment: Mapping[str, str]) -> int:
+def _run(
+    options: Options,
+    path: Path,
+    loaded: config.NodeAgentConfiguration,
+    notes: tuple[Note, ...],
+    environment: Mapping[str, str],
+) -> int:
     """Run a command; what it imports is heavy, and not needed to print a version or a mistake."""
     if options.command == "run":
         from nodeagent.app import run
@@ -162,7 +198,8 @@ def _run(options: Options, path: Path, loaded: config.NodeAgentConfiguration, en
         from systemd.notify import ServiceEnvironment
 
         ctr = CtrSettings.from_environment(environment)
-        return asyncio.run(run(loaded, path, ctr=ctr, service=ServiceEnvironment.of(environment)))
+        service = ServiceEnvironment.of(environment)
+        return asyncio.run(run(loaded, path, notes=notes, ctr=ctr, service=service))
     from nodeagent import commands
 
     if options.command == "reset":

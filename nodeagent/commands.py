@@ -12,6 +12,7 @@ from pathlib import Path
 from random import SystemRandom
 
 from agents.core.clock import SystemClock
+from agents.core.generations import Generations
 from agents.core.logging import get_logger
 from agents.kube.server_clock import ServerClock
 from nodeagent import bootstrap as bootstrap_module
@@ -73,7 +74,12 @@ async def reset(config: NodeAgentConfiguration, config_file: Path) -> int:
     from nodeagent.host.cri import CriPodSandboxes  # brings libraries that nothing else needs
 
     paths, clock = Paths(), SystemClock()
-    journal = Journal(pending_path=paths.pending_changes, last_applied_path=paths.last_applied, clock=clock)
+    journal = Journal(
+        pending_path=paths.pending_changes,
+        last_applied_path=paths.last_applied,
+        generations=Generations(paths.generations),
+        clock=clock,
+    )
     originals = Originals(folder=paths.originals, root=paths.root)
     units = SystemdUnitManager()
     try:

@@ -180,7 +180,11 @@ def load(path: Path, *, check_kubernetes_version: bool = True) -> NodeAgentConfi
     Raises:
         ConfigError: with every problem and its JSON path.
     """
-    mapping = read_mapping(path)
+    return parse(path, read_mapping(path), check_kubernetes_version=check_kubernetes_version)
+
+
+def parse(path: Path, mapping: Mapping[str, object], *, check_kubernetes_version: bool) -> NodeAgentConfiguration:
+    """Default and validate what was read; same errors as `load`."""
     config = parse_config(path, mapping, NodeAgentConfiguration)
     if problems := list(validate(config, check_kubernetes_version=check_kubernetes_version)):
         raise ConfigError(path, problems)

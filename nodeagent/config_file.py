@@ -7,8 +7,8 @@ Source: gardener pkg/nodeagent/controller/secretnamechange/reconciler.go (contra
 from collections.abc import Mapping
 from pathlib import Path
 
-from agents.core import files
 from agents.core.config import ConfigError, parse_config, read_mapping
+from agents.core.generations import Keeper
 from agents.core.yamlio import dump_json
 from nodeagent.config import NodeAgentConfiguration, validate
 
@@ -27,7 +27,7 @@ def secret_name(path: Path) -> str:
     ).controllers.operating_system_config.secret_name
 
 
-def write_secret_name(path: Path, name: str) -> None:
+def write_secret_name(path: Path, name: str, generations: Keeper) -> None:
     """Set the name of the OSC Secret and write the file with all defaults, 0600, in one step.
 
     Raises:
@@ -39,7 +39,7 @@ def write_secret_name(path: Path, name: str) -> None:
     # Whether this Kubernetes version is supported was decided at the start, and is not what changes here.
     if problems := list(validate(config, check_kubernetes_version=False)):
         raise ConfigError(path, problems)
-    files.write_atomic(path, dump_json(document), mode=CONFIG_MODE)
+    generations.write(path, dump_json(document), mode=CONFIG_MODE)
 
 
 def with_secret_name(path: Path, document: Mapping[str, object], name: str) -> dict[str, object]:

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from agents.core.clock import Clock
+from agents.core.generations import Generations
 from agents.core.shutdown import Shutdown
 from agents.kube.client import Client
 from agents.kube.events import EventRecorder
@@ -88,6 +89,7 @@ def new_controllers(parts: NodeParts) -> list[Controller]:
             shutdown=parts.shutdown,
             budget=budget,
             config_path=parts.config_path,
+            generations=Generations(parts.paths.generations),
             running_with=parts.config.controllers.operating_system_config.secret_name,
         ),
         healthcheck.new_controller(_health_checks(parts, budget)),

@@ -86,6 +86,11 @@ class Paths:
         return self.base / "originals"
 
     @property
+    def generations(self) -> Path:
+        """What last-applied and the configuration file held before, and digests of it, 0700."""
+        return self.base / "generations"
+
+    @property
     def runtime(self) -> Path:
         """Directory of what does not outlive a boot."""
         return self.root / "run/gardener-node-agent"
@@ -167,6 +172,7 @@ class Paths:
             self.credentials,
             self.temporary,
             self.originals,
+            self.generations,
             self.last_applied,
             self.pending_changes,
             self.desired,

@@ -72,8 +72,8 @@ def find_remains(*, journal: Journal, originals: Originals, desired: Path, hostn
     """
     last, loaded = journal.load_last_applied(), journal.load()
     complete = Effective() if last.decoded is None else effective(last.decoded.config, hostname=hostname)
-    asked = _read_desired(desired, hostname) if last.torn or loaded.compare_with_disk else None
-    if last.torn and asked is None:
+    asked = _read_desired(desired, hostname) if last.doubtful or loaded.compare_with_disk else None
+    if last.torn and asked is None and last.also is None:
         raise NothingKnown(
             "last applied operating system config is damaged: move it away to reset without it; its files and units stay",
             path="last-applied-osc.yaml",
@@ -87,6 +87,8 @@ def find_remains(*, journal: Journal, originals: Originals, desired: Path, hostn
 
     found = _Found(complete, loaded.pending, read)
     found.files |= originals.paths
+    if last.also is not None:
+        found.add_likely(effective(last.also.config, hostname=hostname))
     if asked is not None:
         found.add_likely(asked)
     return found.remains()

@@ -8,6 +8,9 @@ tears is recognised by its digest and counts as none; the caller then compares w
 At the end last-applied is written first and the emptied journal second. A kill between the two leaves an empty list of
 work for a checksum that is already last-applied: the next start has nothing to do and commits again.
 
+Last-applied is kept with a digest and its generation before (`agents.core.generations`), so that a damaged one, or an older one that
+somebody brought back, is recognised. What it then may lack is `also`: the newest that is known to have been applied.
+
 Not safe for threads: one owner calls it, from one thread at a time. Every method may block on the disk.
 """
 
@@ -20,6 +23,7 @@ from agents.core.aside import set_aside
 from agents.core.clock import Clock
 from agents.core.errors import FatalError, TerminalError
 from agents.core.files import FileError, read_optional, write_atomic
+from agents.core.generations import Keeper, Origin, Writer
 from agents.core.logging import get_logger
 from osc.codec import Decoded, decode_document, dump_state, load_state
 from osc.diff import Changes, Entry, EntryKind, OwnRestart, Touched
@@ -33,14 +37,6 @@ STATE_MODE = 0o600
 _INTERVAL_SECONDS = 0.1
 _MOST_STEPS = 32
 _RELOAD = Entry(EntryKind.RELOAD)
-
-
-class Writer(Protocol):
-    """`agents.core.files.write_atomic`, or something around it."""
-
-    def __call__(self, path: Path, content: bytes, *, mode: int, sync: bool = True) -> bool:
-        """Replace the file; with `sync` it survives a power cut from then on."""
-        ...
 
 
 class Reader(Protocol):
@@ -65,10 +61,24 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class LastApplied:
-    """The last OSC that was applied to its end; None and `torn` if there is a file that cannot be read."""
+    """The last OSC that was applied to its end.
+
+    Attributes:
+        decoded: what the file says; None if there is none or it cannot be read.
+        torn: there was a file, and it cannot be read.
+        older: the file is an older one that was brought back.
+        also: of a torn or an older one: what was applied last as far as we know.
+    """
 
     decoded: Decoded | None
     torn: bool
+    older: bool = False
+    also: Decoded | None = None
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether it does not tell what is on the machine."""
+        return self.torn or self.older
 
 
 class Journal:
@@ -77,6 +87,7 @@ class Journal:
     Args:
         pending_path: `last-computed-osc-changes.yaml`.
         last_applied_path: `last-applied-osc.yaml`.
+        generations: keeps last-applied.
         clock: for the rate of rewrites.
         write: how files are replaced.
         read: how files are read.
@@ -87,18 +98,21 @@ class Journal:
         *,
         pending_path: Path,
         last_applied_path: Path,
+        generations: Keeper,
         clock: Clock,
         write: Writer = write_atomic,
         read: Reader = read_optional,
     ) -> None:
         self._pending_path = pending_path
         self._last_applied_path = last_applied_path
+        self._generations = generations
         self._clock = clock
         self._write = write
         self._read = read
         self._loaded: Loaded | None = None
-        self._damaged: list[Path] = []
-        self._torn = False
+        self._news: list[str] = []
+        self._torn = self._older = self._looked = False
+        self._also: Decoded | None = None
         self._current: Pending | None = None
         self._finished: set[Entry] = set()
         self._parts: dict[Entry, set[str]] = {}
@@ -120,16 +134,26 @@ class Journal:
 
     def load_last_applied(self) -> LastApplied:
         """Read the last OSC that was applied to its end."""
+        path = self._last_applied_path
         try:
-            content = self._read(self._last_applied_path)
+            content = self._read(path)
             if content is None:
-                return LastApplied(None, torn=self._torn)
-            return LastApplied(decode_document(load_state(content)), torn=False)
+                return LastApplied(None, torn=self._torn, also=self._also)
+            decoded = decode_document(load_state(content))
         except (FileError, TerminalError) as error:
-            log.error("Last applied operating system config unreadable", path=str(self._last_applied_path), error=error)
-            self._torn = True
-            self._set_aside(self._last_applied_path)
-            return LastApplied(None, torn=True)
+            log.error("Last applied operating system config unreadable", path=str(path), error=error)
+            self._torn, self._older, self._also = True, False, self._newest_kept()
+            self._set_aside(path)
+            return LastApplied(None, torn=True, also=self._also)
+        if not self._looked:
+            self._looked = True
+            if self._generations.origin(path, content) is Origin.OLDER:
+                log.error("An older last applied operating system config was brought back", path=str(path))
+                self._news.append(
+                    f"{path} is an older one that was brought back; everything is compared with the machine"
+                )
+                self._older, self._also = True, self._newest_kept()
+        return LastApplied(decoded, torn=False, older=self._older, also=self._also if self._older else None)
 
     def begin(
         self,
@@ -217,8 +241,8 @@ class Journal:
         self.flush()
         current = self._begun()
         typed = {**document, "apiVersion": API_VERSION, "kind": KIND}
-        self._write(self._last_applied_path, dump_state(typed), mode=STATE_MODE)
-        self._torn = False
+        self._generations.write(self._last_applied_path, dump_state(typed), mode=STATE_MODE)
+        self._torn, self._older, self._looked, self._also = False, False, True, None
         if not current.unfinished:
             return
         self._current = Pending(current.checksum, secret_digests=current.secret_digests, sequence=current.sequence)
@@ -244,16 +268,26 @@ class Journal:
             return Loaded(None, compare_with_disk=True)
         return Loaded(pending, compare_with_disk=pending.foreign and pending.unfinished)
 
-    def take_damaged(self) -> list[Path]:
-        """Return where damaged files were put since the last call."""
-        damaged, self._damaged = self._damaged, []
-        return damaged
+    def take_news(self) -> list[str]:
+        """Return what was found out about state files since the last call, for operators."""
+        news, self._news = self._news, []
+        return news
+
+    def _newest_kept(self) -> Decoded | None:
+        for content in self._generations.kept(self._last_applied_path):
+            try:
+                return decode_document(load_state(content))
+            except TerminalError as error:
+                log.debug("Kept operating system config not readable", error=error)
+        return None
 
     def _set_aside(self, path: Path) -> None:
         """Keep a damaged file for somebody to look at; what it said is found out from the API and the disk."""
         try:
             if (place := set_aside(path)) is not None:
-                self._damaged.append(place)
+                self._news.append(
+                    f"a state file was damaged and is kept as {place}; its content was found out from the machine"
+                )
         except FileError as error:
             log.error("Damaged file not set aside", path=str(path), error=error)
 

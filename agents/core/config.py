@@ -63,9 +63,16 @@ def load_config(path: Path, model: type[M]) -> M:
 def read_mapping(path: Path) -> Mapping[str, object]:
     """Read a YAML or JSON file that holds one object; same errors as `load_config`."""
     try:
-        value = load_yaml(path.read_bytes())
+        content = path.read_bytes()
     except OSError as error:
         raise ConfigError(path, [f"cannot be read: {error.strerror}"]) from error
+    return decode_mapping(path, content)
+
+
+def decode_mapping(path: Path, content: bytes) -> Mapping[str, object]:
+    """Decode what a file holds; same errors as `load_config`."""
+    try:
+        value = load_yaml(content)
     except YamlError as error:
         raise ConfigError(path, [str(error)]) from error
     if not isinstance(value, dict):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from agents.core.config import ConfigError
 from agents.core.errors import RetriableError
+from agents.core.generations import Keeper
 from agents.core.logging import get_logger
 from agents.core.shutdown import Shutdown
 from agents.kube.client import Client
@@ -60,6 +61,7 @@ class SecretNameReconciler:
         shutdown: Shutdown,
         budget: RestartBudget,
         config_path: Path,
+        generations: Keeper,
         running_with: str,
     ) -> None:
         self._client = client
@@ -68,6 +70,7 @@ class SecretNameReconciler:
         self._shutdown = shutdown
         self._budget = budget
         self._config_path = config_path
+        self._generations = generations
         self._running_with = running_with
         self._said = ""
 
@@ -108,7 +111,7 @@ class SecretNameReconciler:
 
     async def _write(self, name: str) -> None:
         try:
-            await asyncio.to_thread(config_file.write_secret_name, self._config_path, name)
+            await asyncio.to_thread(config_file.write_secret_name, self._config_path, name, self._generations)
         except ConfigError as error:
             raise self._unusable(error) from error
 
@@ -142,6 +145,7 @@ def new_controller(
     shutdown: Shutdown,
     budget: RestartBudget,
     config_path: Path,
+    generations: Keeper,
     running_with: str,
 ) -> Controller:
     """Build the controller.
@@ -154,6 +158,7 @@ def new_controller(
         shutdown: ends the process.
         budget: of our own restarts.
         config_path: the file that this process has read.
+        generations: keeps that file.
         running_with: name of the OSC Secret that this process uses.
     """
     reconciler = SecretNameReconciler(
@@ -163,6 +168,7 @@ def new_controller(
         shutdown=shutdown,
         budget=budget,
         config_path=config_path,
+        generations=generations,
         running_with=running_with,
     )
     changed = any_of(appears_with_label, _changed_later)

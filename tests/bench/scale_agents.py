@@ -11,7 +11,8 @@ from pathlib import Path
 from random import Random
 from typing import cast
 
-from agents.core.clock import SystemClock
+from agents.core.clock import Clock, SystemClock
+from agents.core.generations import Generations
 from agents.core.shutdown import Shutdown
 from agents.kube import kubeconfig
 from agents.kube.client import Client
@@ -54,7 +55,7 @@ async def agent(number: int, access: ClusterAccess, folder: Path) -> None:
     identity = NodeIdentity(hostname=name, nodes=nodes, ambiguous=lambda _nodes: None)
     recorder = EventRecorder(client=client, instance=name, clock=clock)
     units, config = SystemdUnitManager(address=host.address), configuration()
-    journal = Journal(pending_path=paths.pending_changes, last_applied_path=paths.last_applied, clock=clock)
+    journal = new_journal(paths, clock)
     osc = OperatingSystemConfigController(
         Parts(
             config=config,
@@ -99,6 +100,16 @@ async def agent(number: int, access: ClusterAccess, folder: Path) -> None:
         group.create_task(Cluster(name="shoot", client=client, cache=cache, recorder=recorder).run())
         for controller in (*osc.controllers(), heartbeat, check):
             group.create_task(controller.run(environment))
+
+
+def new_journal(paths: Paths, clock: Clock) -> Journal:
+    """Return one agent's journal."""
+    return Journal(
+        pending_path=paths.pending_changes,
+        last_applied_path=paths.last_applied,
+        generations=Generations(paths.generations),
+        clock=clock,
+    )
 
 
 def configuration() -> NodeAgentConfiguration:

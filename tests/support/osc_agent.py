@@ -13,6 +13,7 @@ from typing import Any
 
 from agents.core import files
 from agents.core.errors import AgentError, RetriableError
+from agents.core.generations import Generations
 from agents.core.shutdown import Shutdown
 from agents.kube.client import Client
 from agents.kube.events import EventRecorder
@@ -177,7 +178,10 @@ class OscAgent:
         self.shutdown = Shutdown()
         self.identity = NodeIdentity(hostname=HOSTNAME, nodes=self.nodes)
         self.journal = Journal(
-            pending_path=self.paths.pending_changes, last_applied_path=self.paths.last_applied, clock=self.clock
+            pending_path=self.paths.pending_changes,
+            last_applied_path=self.paths.last_applied,
+            generations=Generations(self.paths.generations),
+            clock=self.clock,
         )
         events = NodeEvents(recorder=self.recorder, node=lambda: self.identity.node, controller="operatingsystemconfig")
         self.in_use = UnitsInUse()

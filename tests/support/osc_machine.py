@@ -4,11 +4,12 @@ Files and unit files share one tree, so that an OSC file in the place of a unit 
 loaded is apart from what is on the disk, and what runs is apart from what is loaded.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from agents.core.clock import Clock
+from agents.core.generations import Origin, Writer
 from osc.codec import decode_file_content
 from osc.journal import Journal
 from osc.plan import (
@@ -28,6 +29,25 @@ from tests.support.osc_strategies import VENDOR_UNITS
 UNIT_MODE = 0o600
 PENDING = Path("/state/pending")
 LAST_APPLIED = Path("/state/last-applied")
+
+
+class NothingKept:
+    """Stands in for kept generations where state lies in memory: what is written is written, and nothing is known of it."""
+
+    def __init__(self, write: Writer) -> None:
+        self._write = write
+
+    def write(self, path: Path, content: bytes, *, mode: int) -> bool:
+        """Replace a file."""
+        return self._write(path, content, mode=mode)
+
+    def origin(self, path: Path, content: bytes) -> Origin:
+        """Return that somebody else wrote it."""
+        return Origin.FOREIGN
+
+    def kept(self, path: Path) -> Iterator[bytes]:
+        """Yield nothing."""
+        yield from ()
 
 
 class Killed(Exception):
@@ -77,6 +97,7 @@ class Machine:
         return Journal(
             pending_path=PENDING,
             last_applied_path=LAST_APPLIED,
+            generations=NothingKept(self._write_state),
             clock=clock,
             write=self._write_state,
             read=self._read_state,

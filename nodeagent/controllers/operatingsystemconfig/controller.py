@@ -180,6 +180,8 @@ class OperatingSystemConfigReconciler:
         """Tell whether the Node says so, no other apply was begun since or left unfinished, and nothing needs repair."""
         if node_metadata.applied_checksum(node) != checksum or self._preparation.dirty:
             return False
+        if (await asyncio.to_thread(self._with.journal.load_last_applied)).doubtful:
+            return False
         pending = (await asyncio.to_thread(self._with.journal.load)).pending
         return pending is None or (pending.checksum == checksum and not pending.unfinished)
 
@@ -236,8 +238,7 @@ class OperatingSystemConfigReconciler:
             in_place = await self._with.in_place.settle(config, in_place)
             if in_place and not may_begin(node):
                 return await self._wait_for_drain(in_place)
-        for path in self._with.journal.take_damaged():
-            note = f"a state file was damaged and is kept as {path}; its content was found out from the machine"
+        for note in self._with.journal.take_news():
             self._event(node, "Warning", "StateDamaged", "Reconcile", note)
         self._with.status.note_phase("applying", checksum=desired.checksum)
         outcome = await self._carry_out(plan(prepared.changes, desired.effective), prepared)

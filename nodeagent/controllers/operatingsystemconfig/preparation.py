@@ -97,15 +97,23 @@ class Preparation:
         loaded = await asyncio.to_thread(self._journal.load)
         last = await asyncio.to_thread(self._journal.load_last_applied)
         dirty, touched = self.dirty, loaded.pending.touched if loaded.pending else Touched()
-        if loaded.compare_with_disk or last.torn:
+        doubtful = loaded.compare_with_disk or last.doubtful
+        if doubtful:
             dirty |= await asyncio.to_thread(self._compare_with_disk, desired.effective)
             touched |= await asyncio.to_thread(self._touched_by_desired)
+        if last.also is not None:
+            touched |= Touched.of(effective(last.also.config, hostname=self._hostname()))
         before = loaded.pending.secret_digests if loaded.pending else {}
         other_config = await self._containerd_differs(desired.effective)
         resumed = loaded.pending is not None and loaded.pending.checksum == desired.checksum
         if resumed and loaded.pending is not None and (loaded.pending.unfinished or last.decoded is not None):
             changes = self._resumed(loaded.pending.changes, desired.effective, dirty, other_config=other_config)
-            if not changes and last.decoded is not None and last.decoded.document == desired.decoded.document:
+            if (
+                not changes
+                and not last.older
+                and last.decoded is not None
+                and last.decoded.document == desired.decoded.document
+            ):
                 return None
             contents = await self._contents.resolve(changes.files_changed)
             now = secret_digests(changes.files_changed, contents)
@@ -113,7 +121,7 @@ class Preparation:
             contents = await self._contents.resolve(desired.effective.files)
             now = secret_digests(desired.effective.files, contents)
             dirty |= Dirty(changed_secrets(desired.effective, before, now))
-            due = await self._due_in_place(desired, last.decoded)
+            due = await self._due_in_place(desired, None if last.older else last.decoded)
             old = effective(last.decoded.config, hostname=self._hostname()) if last.decoded else None
             changes = await asyncio.to_thread(
                 diff,
@@ -124,7 +132,7 @@ class Preparation:
                 containerd_config=other_config,
                 in_place=due,
             )
-        if not (loaded.compare_with_disk or last.torn):
+        if not doubtful:
             ours = loaded.pending.touched.all_paths() if loaded.pending else frozenset()
             old = effective(last.decoded.config, hostname=self._hostname()) if last.decoded else Effective()
             await run_to_end(self._originals.keep, _foreign(changes, desired.effective, old) - ours)

@@ -240,6 +240,29 @@ def test_a_node_that_was_deleted_comes_back(worker: Worker) -> None:
     assert worker.machine.main_pid(AGENT_UNIT) == pid
 
 
+def test_user_data_that_runs_again_is_noticed(worker: Worker) -> None:
+    """Contract 3: a reboot brings the first configuration back: said, the OSC's is written again, and then it is quiet."""
+    path = worker.base.pool.agent_config_path
+    first = worker.machine.read(path)
+    config = worker.base.pool.agent_config(systemdUnitCheck={"syncPeriod": "45s"})
+    newer = worker.base.with_file(path, config, mode=0o600)
+    worker.apply(newer, timeout=40)
+    worker.machine.write(path, first, 0o600)
+    worker.machine.reboot()
+    worker.wait_event("ConfigurationWrittenBack", timeout=60)
+    wait_for(lambda: worker.machine.read(path) == config.encode() or None, timeout=30, what="the OSC's configuration")
+    worker.apply(newer.with_file("/opt/test/f", "1"), timeout=40)
+    pid = worker.machine.main_pid(AGENT_UNIT)
+    wait_heartbeat(worker)
+    assert worker.machine.main_pid(AGENT_UNIT) == pid
+    worker.machine.write(path, b"", 0o600)
+    worker.machine.systemctl("restart", AGENT_UNIT)
+    worker.wait_event("ConfigurationDamaged", timeout=30)
+    wait_for(lambda: worker.machine.read(path) == config.encode() or None, timeout=30, what="the OSC's configuration")
+    wait_heartbeat(worker)
+    assert worker.machine.read(f"{path}.damaged") == b""
+
+
 @pytest.fixture(scope="module")
 def quick(lab: Lab, agent: AgentSource) -> Iterator[Worker]:
     """A worker with a short sync period and a token."""

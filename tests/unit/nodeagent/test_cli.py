@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent import cli
+from nodeagent.paths import Paths
 from nodeagent.version import GARDENER_VERSION
 from tests.unit.nodeagent.test_config import MINIMAL
 
@@ -67,8 +68,8 @@ def test_kubeconfig_of_the_environment_wins(tmp_path: Path) -> None:
         yaml.safe_dump({**MINIMAL, "clientConnection": {"kubeconfig": "/a"}})
     )
     options = cli.parse([f"--config-dir={tmp_path}"], {})
-    assert cli.load_config(options, {})[1].client_connection.kubeconfig == "/a"
-    assert cli.load_config(options, {"KUBECONFIG": "/b"})[1].client_connection.kubeconfig == "/b"
+    assert cli.load_config(options, {}, Paths(root=tmp_path))[1].client_connection.kubeconfig == "/a"
+    assert cli.load_config(options, {"KUBECONFIG": "/b"}, Paths(root=tmp_path))[1].client_connection.kubeconfig == "/b"
 
 
 def test_version_check_is_switched_off_by_the_environment(tmp_path: Path) -> None:
@@ -81,5 +82,5 @@ def test_version_check_is_switched_off_by_the_environment(tmp_path: Path) -> Non
     (tmp_path / f"config-{GARDENER_VERSION}.yaml").write_text(yaml.safe_dump({**MINIMAL, "controllers": controllers}))
     options = cli.parse([f"--config-dir={tmp_path}"], {})
     with pytest.raises(ConfigError):
-        cli.load_config(options, {})
-    cli.load_config(options, {"EXPERIMENTAL_DISABLE_KUBERNETES_VERSION_CHECK": "true"})
+        cli.load_config(options, {}, Paths(root=tmp_path))
+    cli.load_config(options, {"EXPERIMENTAL_DISABLE_KUBERNETES_VERSION_CHECK": "true"}, Paths(root=tmp_path))

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from agents.core.config import ConfigError
+from agents.core.generations import Generations
 from nodeagent import config, config_file
 
 RENDERED: dict[str, Any] = {
@@ -38,7 +39,7 @@ def test_the_defaulted_configuration_is_written_0600(tmp_path: Path) -> None:
     path = write(tmp_path, RENDERED)
     path.chmod(0o644)
     before = config.load(path)
-    config_file.write_secret_name(path, "new")
+    config_file.write_secret_name(path, "new", Generations(tmp_path / "generations"))
     assert path.stat().st_mode & 0o777 == 0o600
     assert yaml.safe_load(path.read_text()) == {
         "apiVersion": "nodeagent.config.gardener.cloud/v1alpha1",
@@ -76,7 +77,7 @@ def test_explicit_values_survive(tmp_path: Path) -> None:
         },
     }
     path = write(tmp_path, document)
-    config_file.write_secret_name(path, "new")
+    config_file.write_secret_name(path, "new", Generations(tmp_path / "generations"))
     written = yaml.safe_load(path.read_text())
     assert written["controllers"]["systemdUnitCheck"] == {"syncPeriod": "20s", "stuckThreshold": "45s"}
     assert written["server"]["metrics"] == {"bindAddress": "127.0.0.1", "port": 9}
@@ -89,10 +90,10 @@ def test_w06_a_configuration_that_would_not_be_valid_is_never_written(tmp_path: 
     path = write(tmp_path, RENDERED)
     before = path.read_bytes()
     with pytest.raises(ConfigError) as caught:
-        config_file.write_secret_name(path, "")
+        config_file.write_secret_name(path, "", Generations(tmp_path / "generations"))
     assert caught.value.problems == ["controllers.operatingSystemConfig.secretName: required"]
     assert path.read_bytes() == before
     path.write_text("{")
     with pytest.raises(ConfigError):
-        config_file.write_secret_name(path, "new")
+        config_file.write_secret_name(path, "new", Generations(tmp_path / "generations"))
     assert path.read_text() == "{"

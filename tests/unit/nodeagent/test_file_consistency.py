@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from agents.core.generations import Generations
 from agents.kube.models import Node
 from nodeagent.host.consistency import Finding, inspect
 from nodeagent.startup.file_consistency import FileConsistency
@@ -23,7 +24,12 @@ class Check:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.journal = Journal(pending_path=folder / "pending", last_applied_path=folder / "last", clock=FakeClock())
+        self.journal = Journal(
+            pending_path=folder / "pending",
+            last_applied_path=folder / "last",
+            generations=Generations(folder / "generations"),
+            clock=FakeClock(),
+        )
         self.reported: list[str] = []
         self.repaired: list[Finding] = []
         self.node: Node | None = NODE

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from agents.core.generations import Generations
 from nodeagent.host.originals import Originals
 from nodeagent.paths import Paths
 from nodeagent.remains import NothingKnown, Remains, UnitRemains, find_remains
@@ -57,7 +58,10 @@ class Node:
     def journal(self) -> Journal:
         """Return a journal as a new process has it."""
         return Journal(
-            pending_path=self.paths.pending_changes, last_applied_path=self.paths.last_applied, clock=FakeClock()
+            pending_path=self.paths.pending_changes,
+            last_applied_path=self.paths.last_applied,
+            generations=Generations(self.paths.generations),
+            clock=FakeClock(),
         )
 
     def applied(self, osc: Mapping[str, Any]) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from agents.core.generations import Generations
 from agents.core.yamlio import load_yaml
 from nodeagent.config import ApiServer
 from nodeagent.host.machine_name import MachineNameMissing, read_machine_name
@@ -91,7 +92,12 @@ def test_machine_name_is_mandatory(tmp_path: Path, content: str | None) -> None:
 
 async def test_stale_files_of_ours_go_and_others_stay(paths: Paths, clock: FakeClock) -> None:
     """At start nothing of ours is left beside managed files and in `tmp/`; somebody else's temporary file stays."""
-    journal = Journal(pending_path=paths.pending_changes, last_applied_path=paths.last_applied, clock=clock)
+    journal = Journal(
+        pending_path=paths.pending_changes,
+        last_applied_path=paths.last_applied,
+        generations=Generations(paths.generations),
+        clock=clock,
+    )
     file = File(path="/etc/a/f", content=FileContent(inline=Inline(data="x")))
     unit = Unit(name="u.service", content="x", drop_ins=(DropIn(name="d.conf", content="x"),))
     document = {
@@ -134,7 +140,12 @@ async def test_a_mounted_image_is_not_deleted(paths: Paths) -> None:
     (paths.temporary / "copy-image-1").mkdir()
     await StaleFiles(
         paths=paths,
-        journal=Journal(pending_path=paths.pending_changes, last_applied_path=paths.last_applied, clock=FakeClock()),
+        journal=Journal(
+            pending_path=paths.pending_changes,
+            last_applied_path=paths.last_applied,
+            generations=Generations(paths.generations),
+            clock=FakeClock(),
+        ),
     ).run()
     assert mounted.exists()
     assert sorted(path.name for path in paths.temporary.iterdir()) == ["extractions.json", "mount-image-1"]

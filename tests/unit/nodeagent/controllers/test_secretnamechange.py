@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from agents.core.generations import Generations
 from agents.kube.errors import Forbidden
 from agents.kube.models import SECRETS
 from agents.runtime.controller import Controller
@@ -42,6 +43,7 @@ def new(machine: OwnNode, path: Path, running_with: str = "old") -> Controller:
         shutdown=machine.shutdown,
         budget=RestartBudget(path=machine.paths.restarts, clock=machine.clock, boot_id="boot"),
         config_path=path,
+        generations=Generations(path.parent / "generations"),
         running_with=running_with,
     )
 

@@ -8,6 +8,7 @@ import pytest
 
 from agents.core.errors import AgentError
 from agents.core.files import FileError, write_atomic
+from agents.core.generations import Generations
 from nodeagent.controllers.operatingsystemconfig.apply import Applier
 from osc.codec import decode
 from osc.diff import Changes, diff
@@ -47,6 +48,7 @@ class Apply:
         self.journal = Journal(
             pending_path=agent.paths.pending_changes,
             last_applied_path=agent.paths.last_applied,
+            generations=Generations(agent.paths.generations, self.disk.write),
             clock=agent.clock,
             write=self.disk.write,
         )

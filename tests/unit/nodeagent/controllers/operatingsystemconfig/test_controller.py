@@ -5,6 +5,7 @@ import json
 from datetime import timedelta
 
 import pytest
+import yaml
 
 from agents.core.errors import TerminalError
 from agents.kube.errors import Forbidden, Invalid, ServerError, TooManyRequests, Unavailable
@@ -503,3 +504,57 @@ async def test_a_damaged_state_file_is_set_aside_and_said(node: OscAgent, name: 
         await asyncio.sleep(1)
         (event,) = node.events("StateDamaged")
         assert f"{path.name}.damaged" in event["note"]
+
+
+async def test_a_damaged_last_applied_is_known_from_before(node: OscAgent) -> None:
+    """Contract 6.4 d: nothing else tells what the lost one had, and still nothing of it stays behind."""
+    node.publish(files=[inline("/etc/a", "one"), inline("/etc/gone", "x")])
+    async with node.connected():
+        await node.reconcile()
+        node.paths.last_applied.write_bytes(b"\x00" * 100)
+        node.paths.desired.unlink()
+        node.start_process()
+        node.publish(files=[inline("/etc/a", "one")])
+        await node.reconcile()
+    assert (node.read("/etc/a"), node.read("/etc/gone")) == ("one", None)
+
+
+async def test_an_older_last_applied_that_was_brought_back_is_noticed(node: OscAgent) -> None:
+    """Contract 6.4 d: a restored disk image, say: said once, compared with the machine, and what only the newer one had goes."""
+    node.publish(files=[inline("/etc/a", "one")])
+    async with node.connected():
+        await node.reconcile()
+        older = node.paths.last_applied.read_bytes()
+        checksum = node.publish(files=[inline("/etc/a", "two"), inline("/etc/b", "b")])
+        await node.reconcile()
+        newest = node.paths.last_applied.read_bytes()
+        node.paths.last_applied.write_bytes(older)
+        node.start_process()
+        (node.root / "etc/b").unlink()
+        await node.reconcile()
+        assert (node.read("/etc/a"), node.read("/etc/b"), node.applied()) == ("two", "b", checksum)
+        assert node.paths.last_applied.read_bytes() == newest
+        await asyncio.sleep(1)
+        (event,) = node.events("StateDamaged")
+        assert "brought back" in event["note"]
+        node.paths.last_applied.write_bytes(older)
+        node.start_process()
+        node.publish(files=[inline("/etc/a", "two")])
+        await node.reconcile()
+    assert (node.read("/etc/a"), node.read("/etc/b")) == ("two", None)
+
+
+async def test_a_last_applied_of_the_go_agent_is_believed(node: OscAgent) -> None:
+    """Contract 3, 6.4: it has no digest of ours, and is no damage."""
+    node.publish(files=[inline("/etc/a", "one"), inline("/etc/b", "b")])
+    async with node.connected():
+        await node.reconcile()
+        document = json.loads(node.paths.last_applied.read_text())
+        document["spec"]["files"].pop()
+        node.paths.last_applied.write_text(yaml.safe_dump(document))
+        node.start_process()
+        node.publish(files=[inline("/etc/a", "two")])
+        await node.reconcile()
+        await asyncio.sleep(1)
+        assert node.events("StateDamaged") == []
+    assert (node.read("/etc/a"), node.read("/etc/b")) == ("two", "b")
