@@ -53,9 +53,17 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """The authorizer that is asked last, for node agents only."""
+    """The authorizer that is asked last.
+
+    Attributes:
+        url: where it is.
+        name: of the authorizer.
+        condition: CEL over the request; it is asked only about those that match.
+    """
 
     url: str
+    name: str = "node-agent-authorizer"
+    condition: str = f"'{NODE_AGENTS_GROUP}' in request.groups"
 
 
 @dataclass(slots=True)
@@ -73,9 +81,12 @@ class ControlPlane:
         ledger: the lab's record; its folder holds keys, data and logs.
         binaries: programs to use; None finds them.
         placement: where it listens.
-        webhook: authorizer for node agents; None leaves Node and RBAC.
+        webhook: authorizer for agents; None leaves Node and RBAC.
         controller_manager: whether kube-controller-manager runs, too.
         flags: flags of kube-apiserver, added or replaced (`{"--min-request-timeout": "5"}`).
+        name: tells it from another control plane of the same ledger.
+        audited: groups of users of whose requests the audit log has all.
+        objects: what exists once it has started, as (collection, object); by default what lets kubelets bootstrap.
     """
 
     ledger: Ledger
@@ -84,13 +95,16 @@ class ControlPlane:
     webhook: Webhook | None = None
     controller_manager: bool = False
     flags: Mapping[str, str] = field(default_factory=dict)
+    name: str = ""
+    audited: Sequence[str] = (NODE_AGENTS_GROUP, "system:bootstrappers")
+    objects: Sequence[tuple[str, dict[str, Any]]] = field(default_factory=lambda: bootstrap_objects())
     _ports: _Ports | None = None
     _api: Api | None = None
 
     @property
     def directory(self) -> Path:
         """Folder with keys, data, logs and kubeconfigs."""
-        return self.ledger.directory / "control-plane"
+        return self.ledger.directory / (self.name or "control-plane")
 
     @property
     def pki_folder(self) -> Path:
@@ -135,11 +149,11 @@ class ControlPlane:
         return Credentials(self.ca_path, self.pki_folder / "admin.crt", self.pki_folder / "admin.key")
 
     def start(self) -> None:
-        """Start all parts and wait until the API server is ready; the objects for bootstrapping nodes exist then."""
+        """Start all parts and wait until the API server is ready and `objects` exist."""
         self.prepare()
         self.start_etcd()
         self.start_apiserver()
-        for path, body in bootstrap_objects():
+        for path, body in self.objects:
             self.admin.ensure(path, body)
         if self.controller_manager:
             self.start_controller_manager()
@@ -147,7 +161,7 @@ class ControlPlane:
     def stop(self) -> None:
         """Stop all parts; keys, data and logs stay until the ledger is removed."""
         for name in ("kube-controller-manager", "kube-apiserver", "etcd"):
-            process = find(self.ledger, name)
+            process = find(self.ledger, self._process(name))
             if process is not None:
                 process.kill()
 
@@ -211,7 +225,7 @@ class ControlPlane:
         argv = [f"--kubeconfig={kubeconfig}", f"--root-ca-file={folder / 'ca.crt'}", "--leader-elect=false"]
         argv += [f"--service-account-private-key-file={folder / 'sa.key'}", "--use-service-account-credentials"]
         argv += [f"--cluster-signing-cert-file={folder / 'ca.crt'}", f"--cluster-signing-key-file={folder / 'ca.key'}"]
-        argv += ["--controllers=*,bootstrapsigner,tokencleaner", "--bind-address=127.0.0.1"]
+        argv += ["--controllers=*,bootstrapsigner,tokencleaner", "--secure-port=0"]
         # It gives up when the API server is away while it starts; a kubelet would start it again.
         program = str(self._binaries().controller_manager)
         loop = ["-c", 'while :; do setpriv --pdeathsig KILL "$@"; sleep 0.5; done', "sh", program, *argv]
@@ -223,9 +237,9 @@ class ControlPlane:
         Raises:
             LabError: it does not run.
         """
-        process = find(self.ledger, name)
+        process = find(self.ledger, self._process(name))
         if process is None:
-            raise LabError(f"{name} does not run")
+            raise LabError(f"{self._process(name)} does not run")
         return process
 
     def log_path(self, name: str) -> Path:
@@ -277,11 +291,11 @@ class ControlPlane:
         key = pki.new_key()
         pki.write_secret(self.pki_folder / "sa.key", pki.private_key_pem(key))
         (self.pki_folder / "sa.pub").write_bytes(pki.public_key_pem(key))
-        (self.directory / "audit-policy.json").write_text(json.dumps(audit_policy()))
+        (self.directory / "audit-policy.json").write_text(json.dumps(audit_policy(self.audited)))
         if self.webhook is not None:
             hook = kubeconfig_object(self.webhook.url, self.ca_pem, *self._pair("admin"))
             pki.write_secret(self.directory / "authorizer.kubeconfig", json.dumps(hook).encode())
-            configuration = authorization_configuration(self.directory / "authorizer.kubeconfig")
+            configuration = authorization_configuration(self.webhook, self.directory / "authorizer.kubeconfig")
             (self.directory / "authorization.json").write_text(json.dumps(configuration))
 
     def _save_pair(self, name: str, pair: tuple[bytes, bytes]) -> None:
@@ -327,7 +341,17 @@ class ControlPlane:
     def _spawn(self, name: str, program: Path, argv: Sequence[str]) -> LabProcess:
         log = self.log_path(name)
         environment = clean_environment()
-        return spawn(self.ledger, name, [str(program), *argv], log=log, netns=self.placement.netns, env=environment)
+        return spawn(
+            self.ledger,
+            self._process(name),
+            [str(program), *argv],
+            log=log,
+            netns=self.placement.netns,
+            env=environment,
+        )
+
+    def _process(self, part: str) -> str:
+        return f"{self.name}-{part}" if self.name else part
 
     def _binaries(self) -> Binaries:
         if self.binaries is None:
@@ -381,8 +405,8 @@ def kubeconfig_object(server: str, ca: bytes, certificate: bytes, key: bytes) ->
     }
 
 
-def authorization_configuration(webhook_kubeconfig: Path) -> dict[str, Any]:
-    """Return the chain of Gardener's API servers: Node, RBAC, then the webhook for node agents; contract 14.1."""
+def authorization_configuration(hook: Webhook, kubeconfig: Path) -> dict[str, Any]:
+    """Return the chain of Gardener's API servers: Node, RBAC, then the webhook for agents; contract 14.1 and 15.1."""
     webhook = {
         "timeout": "10s",
         "authorizedTTL": "1ns",
@@ -390,22 +414,22 @@ def authorization_configuration(webhook_kubeconfig: Path) -> dict[str, Any]:
         "subjectAccessReviewVersion": "v1",
         "matchConditionSubjectAccessReviewVersion": "v1",
         "failurePolicy": "Deny",
-        "connectionInfo": {"type": "KubeConfigFile", "kubeConfigFile": str(webhook_kubeconfig)},
-        "matchConditions": [{"expression": f"'{NODE_AGENTS_GROUP}' in request.groups"}],
+        "connectionInfo": {"type": "KubeConfigFile", "kubeConfigFile": str(kubeconfig)},
+        "matchConditions": [{"expression": hook.condition}],
     }
     authorizers = [
         {"type": "Node", "name": "node"},
         {"type": "RBAC", "name": "rbac"},
-        {"type": "Webhook", "name": "node-agent-authorizer", "webhook": webhook},
+        {"type": "Webhook", "name": hook.name, "webhook": webhook},
     ]
     return {"apiVersion": _AUTHORIZATION, "kind": "AuthorizationConfiguration", "authorizers": authorizers}
 
 
-def audit_policy() -> dict[str, Any]:
-    """Return what is written down: all that agents and bootstrapping machines ask, and the life of Nodes."""
+def audit_policy(groups: Sequence[str]) -> dict[str, Any]:
+    """Return what is written down: all that users of some groups ask, and the life of Nodes."""
     about_nodes = {"group": "", "resources": ["nodes"]}
     rules = [
-        {"level": "Metadata", "userGroups": [NODE_AGENTS_GROUP, "system:bootstrappers"]},
+        {"level": "Metadata", "userGroups": list(groups)},
         {"level": "Metadata", "verbs": ["create", "delete"], "resources": [about_nodes]},
         {"level": "None"},
     ]

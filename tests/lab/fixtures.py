@@ -19,10 +19,12 @@ from tests.lab.capability import why_no_lab
 from tests.lab.cluster import Lab
 from tests.lab.controlplane import ControlPlane, plain_control_plane
 from tests.lab.errors import LabError
+from tests.lab.garden.garden import Garden
 from tests.lab.machine import Machine
 from tests.lab.progress import silent, to_stderr
 from tests.lab.requests import Request
 from tests.lab.scenario import Scenario
+from tests.lab.state import Ledger
 from tests.lab.worker_osc import WorkerOsc
 
 _numbers = count(1)
@@ -56,6 +58,20 @@ def integration_control_plane() -> Iterator[ControlPlane]:
     finally:
         plane.stop()
         plane.ledger.remove()
+
+
+@pytest.fixture(scope="session")
+def garden() -> Iterator[Garden]:
+    """A garden with a seed of its own, both on the host's loopback."""
+    state.remove_abandoned()
+    started = Garden(Ledger(f"garden-{os.getpid()}"), say=to_stderr)
+    started.ledger.create()
+    state.claim(started.ledger)
+    started.up()
+    try:
+        yield started
+    finally:
+        started.down()
 
 
 @pytest.fixture(scope="session")

@@ -59,6 +59,7 @@ class Review:
         namespace: empty for what has none.
         name: of the object, or of a list restricted to it; may be empty.
         fields: field selector, as far as it is made of equalities.
+        labels: label selector, likewise.
     """
 
     user: str
@@ -69,6 +70,7 @@ class Review:
     namespace: str = ""
     name: str = ""
     fields: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, review: Mapping[str, Any]) -> "Review":
@@ -85,6 +87,7 @@ class Review:
             namespace=about.get("namespace", ""),
             name=about.get("name", ""),
             fields=_equalities(about.get("fieldSelector") or {}),
+            labels=_equalities(about.get("labelSelector") or {}),
         )
 
     @property

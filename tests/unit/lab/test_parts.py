@@ -10,7 +10,7 @@ import pytest
 
 from tests.lab.api import wait_for
 from tests.lab.cli import main
-from tests.lab.controlplane import audit_policy, authorization_configuration, bootstrap_objects
+from tests.lab.controlplane import Webhook, audit_policy, authorization_configuration, bootstrap_objects
 from tests.lab.errors import ApiError, LabError
 from tests.lab.faults import established_ports
 from tests.lab.image import _RUNC_WRAPPER, may_lower_oom_score
@@ -82,7 +82,7 @@ def test_runc_wrapper_takes_the_wish_out_of_the_bundle(tmp_path: Path, process: 
 
 def test_chain_of_authorizers_is_gardeners() -> None:
     """Counterparts contract 14.1: Node, RBAC, then the webhook, for node agents only, failing closed, without cache."""
-    configuration = authorization_configuration(Path("/k"))
+    configuration = authorization_configuration(Webhook("https://hook"), Path("/k"))
     assert [a["type"] for a in configuration["authorizers"]] == ["Node", "RBAC", "Webhook"]
     webhook = configuration["authorizers"][2]["webhook"]
     assert (webhook["failurePolicy"], webhook["timeout"]) == ("Deny", "10s")
@@ -98,7 +98,7 @@ def test_node_agents_get_no_rbac() -> None:
 
 def test_audit_log_has_agents_and_the_life_of_nodes() -> None:
     """What nobody looks at is not written; the first matching rule counts, so the last one drops the rest."""
-    rules = audit_policy()["rules"]
+    rules = audit_policy(["gardener.cloud:node-agents"])["rules"]
     assert "gardener.cloud:node-agents" in rules[0]["userGroups"]
     assert rules[-1] == {"level": "None"}
 
