@@ -59,7 +59,7 @@ unit: $(VENV)/.ready ## unit tests only: no network, no root, seconds
 .PHONY: test
 test: $(VENV)/.ready binary ## every level: unit, integration, machines, the demo's scenario, faults
 	@$(RUN) -m tests.lab prepare
-	$(RUN) -m pytest -m "not bench" --cov=agents --cov=osc --cov=systemd --cov-branch --cov-report=term:skip-covered --cov-fail-under=95 $(ARGS)
+	$(RUN) -m pytest -m "not bench" --cov=agents --cov=osc --cov=systemd --cov=gardenlet --cov-branch --cov-report=term:skip-covered --cov-fail-under=95 $(ARGS)
 
 .PHONY: chaos
 chaos: $(VENV)/.ready binary ## kills, power cuts, faults and outages, another sample each run (SEED=n repeats one; ARGS='--only cuts')

@@ -72,12 +72,17 @@ class Projection(BaseModel):
 
 
 class ObjectMeta(Projection):
-    """Name and version of an object, its labels and annotations."""
+    """Name and versions of an object, its labels and annotations, and what holds back its end."""
 
     name: Text = ""
     namespace: Text = ""
     uid: Text = ""
     resource_version: Text = ""
+    generation: int = 0
+    """Moves when the spec does; 0 for kinds that do not count."""
+    deletion_timestamp: Text = ""
+    """Set once the object is being deleted."""
+    finalizers: Items[str] = ()
     labels: ReadOnly[str] = Field(default_factory=empty_mapping)
     annotations: ReadOnly[str] = Field(default_factory=empty_mapping)
 

@@ -1,11 +1,11 @@
 """A kind of object: where it lives in the API and what it is parsed into."""
 
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
 from agents.kube.errors import BadRequest
-from agents.kube.objects import KubeObject
+from agents.kube.objects import Document, KubeObject
 
 T = TypeVar("T", bound=KubeObject)
 
@@ -52,6 +52,13 @@ class Resource(Generic[T]):
             raise BadRequest("this kind needs a namespace", resource=self.plural, name=name)
         path = f"{self.collection(namespace)}/{_segment(name)}"
         return path if subresource is None else f"{path}/{_segment(subresource)}"
+
+
+def whole(resource: Resource[Any]) -> Resource[Document]:
+    """Return the same kind, read whole, for writes that must not lose what a projection does not know."""
+    if issubclass(resource.model, Document):
+        return resource
+    return replace(resource, model=Document)
 
 
 def _segment(name: str) -> str:

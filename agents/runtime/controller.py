@@ -4,6 +4,7 @@
 | --- | --- |
 | `Result()` | forgotten until a source brings it again |
 | `Result(requeue_after=...)` | forgotten, and back after that time |
+| `RequeueAfter(after=...)` | as with `Result(requeue_after=...)`, and its reason is logged |
 | `RetriableError(after=...)` | back after that time, at most `max_backoff`; the failure still counts |
 | `RetriableError`, deadline exceeded, any unknown exception | back after its back-off |
 | `TerminalError` | forgotten: only new input is worth another attempt |
@@ -25,14 +26,17 @@ from agents.core.errors import AgentError, FatalError, RetriableError, TerminalE
 from agents.core.logging import bind, get_logger
 from agents.kube.errors import ApiError
 from agents.runtime.metrics import Metrics
-from agents.runtime.reconcile import Reconciler, Request, Result
+from agents.runtime.reconcile import Reconciler, Request, RequeueAfter, Result
 from agents.runtime.source import Source
-from agents.runtime.workqueue import BASE_DELAY, MAX_DELAY, WorkQueue
+from agents.runtime.workqueue import BASE_DELAY, MAX_DELAY, FailureBucket, WorkQueue
 
 log = get_logger(__name__)
 
 DEADLINE = timedelta(minutes=3)
 """Longest reconcile; gardener pkg/controllerutils/miscellaneous.go."""
+
+SECOND_CLUSTER_SHARE = 0.5
+"""Part of a reconcile's deadline that calls to a second cluster may take."""
 
 API_RETRY_SPREAD = timedelta(seconds=5)
 """When the API server is back, keys that wait for it run within this time."""
@@ -40,6 +44,14 @@ API_RETRY_SPREAD = timedelta(seconds=5)
 
 class ReconcileDeadlineExceeded(RetriableError):
     """A reconcile took longer than its controller allows."""
+
+
+def second_cluster_deadline(deadline: timedelta) -> timedelta:
+    """Return how long calls to a second cluster may take in all, so that time is left to write the status into the first.
+
+    Source: gardener pkg/controllerutils/miscellaneous.go (contract controllers 2.1).
+    """
+    return min(deadline, DEADLINE) * SECOND_CLUSTER_SHARE
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +74,7 @@ class Controller:
         deadline: longest reconcile; None for those that bound each step themselves.
         base_backoff: wait after a key's first failure.
         max_backoff: longest wait after a failure.
+        failures: bounds the failures of all keys together; None for no such bound.
     """
 
     def __init__(
@@ -74,6 +87,7 @@ class Controller:
         deadline: timedelta | None = DEADLINE,
         base_backoff: timedelta = BASE_DELAY,
         max_backoff: timedelta = MAX_DELAY,
+        failures: FailureBucket | None = None,
     ) -> None:
         self.name = name
         self._reconciler = reconciler
@@ -82,6 +96,7 @@ class Controller:
         self._deadline_seconds = None if deadline is None else deadline.total_seconds()
         self._base_backoff = base_backoff
         self._max_backoff = max_backoff
+        self._failures = failures
         self._queue: WorkQueue[Request] | None = None
 
     async def run(self, environment: Environment) -> None:
@@ -91,7 +106,7 @@ class Controller:
             FatalError: a reconcile said that the process must end.
         """
         queue: WorkQueue[Request] = WorkQueue(
-            rng=environment.rng, base_delay=self._base_backoff, max_delay=self._max_backoff
+            rng=environment.rng, base_delay=self._base_backoff, max_delay=self._max_backoff, bucket=self._failures
         )
         self._queue = queue
         environment.metrics.watch_controller(self.name, queue.__len__)
@@ -135,6 +150,9 @@ class Controller:
         try:
             result = await self._reconcile(request)
             outcome = self._succeeded(request, queue, result)
+        except RequeueAfter as error:
+            log.info("Reconcile has to wait", error=error, requeueAfterSeconds=error.after.total_seconds())
+            outcome = self._succeeded(request, queue, Result(requeue_after=error.after))
         except FatalError:
             raise
         except TerminalError as error:

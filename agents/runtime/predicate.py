@@ -40,6 +40,17 @@ def deleted(old: KubeObject | None, new: KubeObject | None, /) -> bool:
     return old is not None and new is None
 
 
+def generation_changed(old: KubeObject | None, new: KubeObject | None, /) -> bool:
+    """Accept an object that appears or goes away, or whose generation is another one than before."""
+    return old is None or new is None or old.metadata.generation != new.metadata.generation
+
+
+def is_deleting(old: KubeObject | None, new: KubeObject | None, /) -> bool:
+    """Accept every change of an object that is being deleted, or was when it went away."""
+    item = old if new is None else new
+    return item is not None and bool(item.metadata.deletion_timestamp)
+
+
 def annotation_changed(key: str) -> Predicate[KubeObject]:
     """Accept an object whose annotation has another value than before, or appears with the object."""
     return _value_changed(lambda item: item.metadata.annotations, key)

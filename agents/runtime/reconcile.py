@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
-from agents.core.errors import RetriableError, TerminalError
+from agents.core.errors import AgentError, RetriableError, TerminalError
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -26,11 +26,26 @@ class Result:
     requeue_after: timedelta | None = None
 
 
+class RequeueAfter(AgentError):
+    """Nothing is wrong, but somebody else has to move first: look again after a while.
+
+    Logged, and the key comes back after that time; it counts neither as a failure nor for the back-off.
+
+    Args:
+        cause: why, for the log.
+        after: how long.
+    """
+
+    def __init__(self, cause: str, *, after: timedelta, **fields: object) -> None:
+        super().__init__(cause, **fields)
+        self.after = after
+
+
 class Reconciler(Protocol):
     """One pass over one key.
 
     An error that is raised means: try again after a back-off. A `TerminalError` means: the same input cannot succeed, wait for
-    new input; a `FatalError` ends the process.
+    new input; a `RequeueAfter` means: not yet; a `FatalError` ends the process.
     """
 
     async def reconcile(self, request: Request) -> Result:

@@ -26,6 +26,29 @@ MAX_DELAY = timedelta(seconds=1000)
 _MAX_DOUBLINGS = 40
 
 
+class FailureBucket:
+    """A token bucket over the failures of all keys of a queue: so many at once, then so many per second; client-go's second limiter.
+
+    Args:
+        per_second: failures per second in the long run; client-go's 10.
+        burst: failures that wait for nothing but their own back-off; client-go's 100.
+    """
+
+    def __init__(self, *, per_second: float = 10.0, burst: int = 100) -> None:
+        self._per_second = per_second
+        self._burst = float(burst)
+        self._tokens = float(burst)
+        self._updated = float("-inf")
+
+    def take(self) -> timedelta:
+        """Take a token; return how long to wait until there is one."""
+        now = asyncio.get_running_loop().time()
+        self._tokens = min(self._burst, self._tokens + (now - self._updated) * self._per_second)
+        self._updated = now
+        self._tokens -= 1
+        return timedelta(seconds=max(0.0, -self._tokens / self._per_second))
+
+
 class QueueShutDown(Exception):
     """The queue is shut down and holds no more keys."""
 
@@ -33,8 +56,16 @@ class QueueShutDown(Exception):
 class WorkQueue(Generic[K]):
     """Keys to be processed, each at most once at a time."""
 
-    def __init__(self, *, rng: Random, base_delay: timedelta = BASE_DELAY, max_delay: timedelta = MAX_DELAY) -> None:
+    def __init__(
+        self,
+        *,
+        rng: Random,
+        base_delay: timedelta = BASE_DELAY,
+        max_delay: timedelta = MAX_DELAY,
+        bucket: FailureBucket | None = None,
+    ) -> None:
         self._rng = rng
+        self._bucket = bucket
         self._base_delay = base_delay
         self._max_delay = max_delay
         self._ready: deque[K] = deque()
@@ -111,6 +142,8 @@ class WorkQueue(Generic[K]):
         delay = after
         if delay is None:
             delay = min(self._max_delay, self._base_delay * 2 ** min(failures, _MAX_DOUBLINGS))
+            if self._bucket is not None:
+                delay = max(delay, self._bucket.take())
         self.add_after(key, delay)
         if api_error and after is None and key in self._timers:
             self._api_errors.add(key)

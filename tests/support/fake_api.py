@@ -296,6 +296,8 @@ class FakeApi:
         version = current["metadata"]["resourceVersion"]
         if body.get("metadata", {}).get("resourceVersion", version) != version:
             raise _error(call, 409, "Conflict")
+        if key.subresource == "status":
+            body = {"status": body.get("status")} if "status" in body else {}
         merged = _merged(current, body, by_type="strategic" in call.content_type)
         return self._write((key.collection, key.namespace, key.name), merged)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PRODUCT = ("agents", "osc", "systemd", "nodeagent")
+PRODUCT = ("agents", "osc", "systemd", "nodeagent", "gardenlet")
 LONGEST_MODULE = 500
 LONGEST_FUNCTION = 60
 NAMES_THAT_SAY_NOTHING = {"utils", "util", "helpers", "common", "misc"}

@@ -9,8 +9,8 @@ import structlog
 
 from agents.core.errors import FatalError, RetriableError, TerminalError
 from agents.kube.errors import Forbidden, TooManyRequests, Unavailable
-from agents.runtime.controller import Controller, Environment, waits_for_api
-from agents.runtime.reconcile import Request, Result
+from agents.runtime.controller import Controller, Environment, second_cluster_deadline, waits_for_api
+from agents.runtime.reconcile import Request, RequeueAfter, Result
 from agents.runtime.source import ChannelSource, StartupSource
 from tests.support.tasks import running
 
@@ -262,3 +262,21 @@ async def test_stop_drops_what_waits(environment: Environment) -> None:
     assert script.times == [0]
     await play(controller, environment, 10)
     assert script.times == [0]
+
+
+async def test_requeue_after_is_no_failure(environment: Environment) -> None:
+    """Contract controllers 2.1: an error that carries requeueAfter is a delayed requeue, logged, and counts as no error."""
+    script = Script(RequeueAfter("shoots are left", after=timedelta(minutes=1), shoots=3))
+    with structlog.testing.capture_logs() as logs:
+        await play(new_controller(script), environment, 130)
+    assert script.times == [0, 60, 120]
+    assert metric(environment, "controller_runtime_reconcile_errors_total") == 0
+    assert metric(environment, "controller_runtime_reconcile_total", result="requeue_after") == 3
+    line = next(line for line in logs if line["event"] == "Reconcile has to wait")
+    assert (line["log_level"], str(line["error"])) == ("info", "shoots are left (shoots=3)")
+
+
+@pytest.mark.parametrize(("minutes", "seconds"), [(2, 60), (3, 90), (60, 90)])
+def test_second_cluster_deadline(minutes: int, seconds: int) -> None:
+    """Contract controllers 2.1: calls to the second cluster may take half of the deadline, of 3 minutes at most."""
+    assert second_cluster_deadline(timedelta(minutes=minutes)) == timedelta(seconds=seconds)

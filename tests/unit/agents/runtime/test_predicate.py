@@ -102,3 +102,25 @@ def test_data_changed(old: Secret | None, new: Secret | None, accepted: bool) ->
 def test_label_is(old: Node | None, new: Node | None, accepted: bool) -> None:
     """The object as it is now must have the label; one that goes away must have had it."""
     assert predicate.label_is("key", "a")(old, new) is accepted
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "accepted"), [(None, 1, True), (1, None, True), (1, 1, False), (1, 2, True), (0, 0, False)]
+)
+def test_generation_changed(old: int | None, new: int | None, accepted: bool) -> None:
+    """Contract controllers 2.2: updates count only if the generation differs; create and delete pass."""
+
+    def item(generation: int | None) -> Node | None:
+        return None if generation is None else Node(metadata=ObjectMeta(name="n", generation=generation))
+
+    assert predicate.generation_changed(item(old), item(new)) is accepted
+
+
+def test_is_deleting() -> None:
+    """An object that is being deleted, or was when it went away."""
+    going = Node(metadata=ObjectMeta(name="n", deletion_timestamp="2026-01-01T00:00:00Z"))
+    assert predicate.is_deleting(None, going)
+    assert predicate.is_deleting(N, going)
+    assert predicate.is_deleting(going, None)
+    assert not predicate.is_deleting(going, N)
+    assert not predicate.is_deleting(N, None)

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.runtime.workqueue import QueueShutDown, WorkQueue
+from agents.runtime.workqueue import FailureBucket, QueueShutDown, WorkQueue
 from tests.support.virtual_time import VirtualTimeLoop
 
 SECOND = timedelta(seconds=1)
 
 
-def new_queue(**options: timedelta) -> WorkQueue[str]:
+def new_queue(bucket: FailureBucket | None = None, **options: timedelta) -> WorkQueue[str]:
     """Return an empty queue."""
-    return WorkQueue(rng=Random(1), **options)
+    return WorkQueue(rng=Random(1), bucket=bucket, **options)
 
 
 def now() -> float:
@@ -290,3 +290,23 @@ def test_no_key_is_lost_or_processed_twice_at_once(steps: list[tuple[str, str]])
 
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         runner.run(play())
+
+
+async def test_failures_of_all_keys_share_a_bucket() -> None:
+    """Contract controllers 2.1: besides each key's own back-off, failures pass at 10 per second after a burst of 100."""
+    queue = new_queue(FailureBucket())
+    delays = [queue.add_rate_limited(str(number)).total_seconds() for number in range(150)]
+    assert delays[:100] == [0.005] * 100
+    assert delays[100] == pytest.approx(0.1)
+    assert delays[149] == pytest.approx(5)
+    await asyncio.sleep(1000)
+    assert [queue.add_rate_limited(f"later {number}").total_seconds() for number in range(100)] == [0.005] * 100
+
+
+async def test_bucket_never_shortens_a_back_off() -> None:
+    """Contract controllers 2.1: of the two limiters the longer wait counts; a wait that the server asks for is not limited."""
+    queue = new_queue(FailureBucket(per_second=1, burst=1))
+    for _ in range(12):
+        last = queue.add_rate_limited("a")
+    assert last >= timedelta(seconds=0.005 * 2**11)
+    assert queue.add_rate_limited("b", after=SECOND) == SECOND

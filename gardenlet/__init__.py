@@ -1,0 +1,1 @@
+"""The agent that reconciles Gardener's objects in a seed cluster."""

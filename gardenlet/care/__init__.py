@@ -1,0 +1,1 @@
+"""How well something is: conditions, and the checks that they come from."""

@@ -1,0 +1,1 @@
+"""What a reconcile of an object with an operation has in common: its type, its errors, the objects that extensions work on."""
