@@ -16,7 +16,9 @@ from datetime import timedelta
 from agents.core.errors import RetriableError
 
 MOST_OUTPUT_BYTES = 1024 * 1024
-"""What is kept of each stream; the rest is read and thrown away."""
+"""What is kept of each stream, its beginning and its end; the rest is read and thrown away."""
+_END_BYTES = 64 * 1024
+"""Of that, what is kept of the end: that is where programs say why they failed."""
 _MOST_TEXT_IN_ERROR = 1024
 _CHUNK_BYTES = 64 * 1024
 _STOP_GRACE_SECONDS = 2.0
@@ -38,13 +40,20 @@ class Completed:
 
     Attributes:
         exit_code: as the shell counts: 128 plus the signal's number for one that was killed.
-        stdout: what it printed, at most `MOST_OUTPUT_BYTES`, from the beginning.
+        stdout: what it printed, at most `MOST_OUTPUT_BYTES`; of more, the middle is missing.
         stderr: the same of its error output.
     """
 
     exit_code: int
     stdout: bytes
     stderr: bytes
+
+    @property
+    def ending(self) -> str:
+        """Return the exit code in words, with the signal where it stands for one."""
+        number = self.exit_code - 128
+        known = any(number == one.value for one in signal.Signals)
+        return f"exit code {self.exit_code}" + (f" ({signal.Signals(number).name})" if known else "")
 
     def text(self) -> str:
         """Return the end of what it said, for an error's `output` field."""
@@ -120,8 +129,14 @@ def inherited_environment(environment: Mapping[str, str] | None = None) -> dict[
 
 
 async def _read(stream: asyncio.StreamReader | None, into: bytearray) -> None:
-    while stream is not None and (chunk := await stream.read(_CHUNK_BYTES)):
-        into += chunk[: MOST_OUTPUT_BYTES - len(into)]
+    most, end = MOST_OUTPUT_BYTES - _END_BYTES, bytearray()
+    try:
+        while stream is not None and (chunk := await stream.read(_CHUNK_BYTES)):
+            fits = max(0, most - len(into))
+            into += chunk[:fits]
+            end = (end + chunk[fits:])[-_END_BYTES:]
+    finally:
+        into += end
 
 
 async def _kill_group(process: asyncio.subprocess.Process) -> None:

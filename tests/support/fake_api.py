@@ -260,7 +260,7 @@ class FakeApi:
     def _raise_fault(self, call: Call) -> None:
         for fault in self._faults:
             if (error := fault(call)) is not None:
-                raise error
+                raise error.with_traceback(None)  # it is raised again and again
 
     def _list(self, call: Call, key: _Key) -> bytes:
         query = dict(call.query)

@@ -215,6 +215,7 @@ class OscAgent:
             check=self.lock.check,
             root=self.root,
         )
+        self.update_failures: list[str] = []
         credentials = KubeletCredentials(paths=self.paths, server="https://api", ca_file="/ca.crt")
         self.in_place = InPlaceUpdate(
             client=self.client,
@@ -228,6 +229,7 @@ class OscAgent:
                 kubelet_credentials=credentials,
                 os_release=self.paths.os_release,
                 state=self.paths.operating_system_update,
+                failed=self.update_failures.append,
             ),
         )
         self.status = StatusBoard(path=self.paths.status, clock=self.clock, version="v1.150.0")

@@ -92,6 +92,7 @@ class OperatingSystemConfigController:
         self._parts = parts
         self.lock = SerialLock(client=parts.client, holder=parts.identity.hostname, clock=parts.server_clock)
         events = NodeEvents(recorder=parts.recorder, node=lambda: parts.identity.node, controller=CONTROLLER)
+        self._events = events
         self.jobs = UnitJobs(
             units=parts.units,
             clock=parts.clock,
@@ -196,6 +197,9 @@ class OperatingSystemConfigController:
             kubelet_credentials=credentials,
             os_release=parts.paths.os_release,
             state=parts.paths.operating_system_update,
+            failed=lambda reason: self._events.event(
+                "Warning", reason="InPlaceUpdateFailed", action="Update", note=reason
+            ),
         )
         update = InPlaceUpdate(client=parts.client, journal=parts.journal, clock=parts.clock, host=host)
         parts.in_use.also_used(CONTROLLER, lambda unit: unit == KUBELET_UNIT and update.waits_for_kubelet)

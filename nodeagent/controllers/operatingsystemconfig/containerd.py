@@ -28,6 +28,7 @@ from osc.containerd import (
     HOSTS_FILE,
     IMPORTS_DIRECTORY,
     RUNTIMES_DIRECTORY,
+    UnusableConfig,
     hosts_toml,
     patched,
 )
@@ -54,7 +55,7 @@ class Containerd(Protocol):
 
 
 class BrokenConfig(TerminalError):
-    """containerd's configuration file is no TOML; whoever wrote it has to mend it."""
+    """containerd's configuration file is no TOML, or has another form; whoever wrote it has to mend it."""
 
 
 class RegistryNotReady(RetriableError):
@@ -109,7 +110,13 @@ class ContainerdFiles:
         content = await asyncio.to_thread(files.read_optional, self._at(CONFIG_FILE))
         missing = content is None
         config = _parse(await self._containerd.default_config() if content is None else content)
-        wanted = patched(config, settings, await self._containerd.version())
+        version = await self._containerd.version()
+        try:
+            wanted = patched(config, settings, version)
+        except UnusableConfig as error:
+            raise BrokenConfig(
+                "configuration of containerd cannot be used", path=CONFIG_FILE, problem=str(error)
+            ) from error
         return None if missing else config, wanted
 
     def write_registry(self, registry: Registry) -> bool:

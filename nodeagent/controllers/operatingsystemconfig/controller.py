@@ -30,7 +30,14 @@ from nodeagent.controllers.operatingsystemconfig.containerd import ContainerdFil
 from nodeagent.controllers.operatingsystemconfig.desired import Desired
 from nodeagent.controllers.operatingsystemconfig.drift import Drift
 from nodeagent.controllers.operatingsystemconfig.files import Contents
-from nodeagent.controllers.operatingsystemconfig.inplace import BUDGET, InPlaceUpdate, may_begin
+from nodeagent.controllers.operatingsystemconfig.inplace import (
+    BUDGET,
+    InPlaceUpdate,
+    Progress,
+    RolledBack,
+    UpdateFailed,
+    may_begin,
+)
 from nodeagent.controllers.operatingsystemconfig.preparation import Preparation, Prepared
 from nodeagent.controllers.operatingsystemconfig.serial import SerialLock
 from nodeagent.controllers.operatingsystemconfig.trigger import is_serial
@@ -251,9 +258,7 @@ class OperatingSystemConfigReconciler:
         if outcome.waiting:
             return await self._look_again({**outcome.waiting, **self._with.jobs.pending}, LOOK_AGAIN)
         if node is not None:
-            progress = await self._with.in_place.kubelet(node, in_place)
-            if progress.look_again is None:
-                progress = await self._with.in_place.finish(config, node, in_place)
+            progress = await self._update_in_place(config, node, in_place)
             if progress.look_again is not None:
                 return await self._look_again({"update in place": progress.waiting_for}, progress.look_again)
         # Before it is said that the OSC is applied: from then on everybody may rely on it.
@@ -277,6 +282,17 @@ class OperatingSystemConfigReconciler:
     async def _restart(self, reason: str) -> None:
         await self._with.status.phase("restarting")
         self._with.shutdown.request(reason)
+
+    async def _update_in_place(self, config: OperatingSystemConfig, node: Node, changes: InPlaceChanges) -> Progress:
+        try:
+            progress = await self._with.in_place.kubelet(node, changes)
+            if progress.look_again is None:
+                progress = await self._with.in_place.finish(config, node, changes)
+        except (UpdateFailed, RolledBack) as error:
+            await self._with.status.failing({"update in place": error}, next_try=None)
+            await self._with.status.phase("failing")
+            raise
+        return progress
 
     async def _wait_for_drain(self, in_place: InPlaceChanges) -> Result:
         """Change nothing until the Node is said to be drained; its event brings us back."""

@@ -95,6 +95,8 @@ class Host:
     kubelet_credentials: KubeletCredentials
     os_release: Path
     state: Path
+    failed: Callable[[str], None]
+    """Told why an update has failed, beside the Node's annotation."""
 
 
 class InPlaceUpdate:
@@ -223,13 +225,14 @@ class InPlaceUpdate:
         if done.exit_code == 0:
             return ""
         output = b"\n".join(part.strip() for part in (done.stdout, done.stderr) if part.strip())
-        return f"exit code {done.exit_code}: {output[-_MOST_REASON_BYTES:].decode(errors='replace')}"
+        return f"{done.ending}: {output[-_MOST_REASON_BYTES:].decode(errors='replace')}"
 
     async def _retry(self, node: Node, attempt: _Attempt, problem: str) -> Progress:
         """Try again in a while if the network is to blame, for five minutes; anything else is final."""
         now = self._clock.monotonic()
         network = _NETWORK_PROBLEMS in problem.lower()
-        since = attempt.failing_since if attempt.failing_since is not None else now
+        # A moment that is still to come was noted before a reboot.
+        since = now if attempt.failing_since is None else min(attempt.failing_since, now)
         if network and now - since < NETWORK_PATIENCE.total_seconds():
             kept = attempt.model_copy(update={"failing_since": since})
             await run_to_end(self._save_attempt, kept)
@@ -327,6 +330,7 @@ class InPlaceUpdate:
             UpdateFailed: the Node could not be told; the error has both reasons (W36).
         """
         short = reason.encode()[:_MOST_REASON_BYTES].decode(errors="ignore")
+        self._host.failed(short)
         try:
             await self._patch(node, annotations={REASON_ANNOTATION: short}, labels={RESULT_LABEL: FAILED})
         except AgentError as error:

@@ -49,11 +49,11 @@ async def test_a_program_that_is_not_there_is_an_ordinary_failure() -> None:
 
 
 async def test_output_is_bounded() -> None:
-    """Contract 9 W36: 10 MiB of output are read, so that the program ends, and thrown away but for the first MiB."""
-    done = await process.run(
-        ["sh", "-c", "head -c 10485760 /dev/zero; echo end >&2; exit 1"], deadline=LONG, check=False
-    )
+    """Contract 9 W36: 10 MiB of output are read, so that the program ends, and thrown away but for one: beginning and end."""
+    script = "echo begin; head -c 10485760 /dev/zero; echo; echo last; echo end >&2; exit 1"
+    done = await process.run(["sh", "-c", script], deadline=LONG, check=False)
     assert len(done.stdout) == 1024 * 1024
+    assert (done.stdout[:6], done.stdout[-6:]) == (b"begin\n", b"\nlast\n")
     assert done.text() == "end"
 
 

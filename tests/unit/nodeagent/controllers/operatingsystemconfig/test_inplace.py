@@ -153,10 +153,19 @@ async def test_a_rolled_back_update_waits_for_a_person(updated: OscAgent) -> Non
 
 
 @pytest.mark.parametrize(
-    "command", ["echo invalid arguments; exit 3", "kill -9 $$", "head -c 10485760 /dev/zero | tr '\\0' x; exit 1"]
+    ("command", "ending", "said"),
+    [
+        ("echo invalid arguments; exit 3", "exit code 3: ", "invalid arguments"),
+        ("echo no room; kill -9 $$", "exit code 137 (SIGKILL): ", "no room"),
+        ("head -c 10485760 /dev/zero | tr '\\0' x; echo; echo no such image; exit 1", "exit code 1: ", "no such image"),
+        ("/no/such/program", "exit code 127: ", "not found"),
+    ],
+    ids=["exit code", "signal", "10 MiB", "missing"],
 )
-async def test_w36_a_failed_update_is_said_in_at_most_4_kib(updated: OscAgent, command: str) -> None:
-    """Contract 9 W36, 6.13: no retry but the back-off; the reason is cut."""
+async def test_w36_a_failed_update_is_said_in_at_most_4_kib(
+    updated: OscAgent, command: str, ending: str, said: str
+) -> None:
+    """Contract 9 W36, 6.13: no retry but the back-off; annotation, event and status say how it ended and what it printed last, cut."""
     drain(updated)
     publish(updated, os="2.0", command=command)
     async with updated.connected():
@@ -164,7 +173,11 @@ async def test_w36_a_failed_update_is_said_in_at_most_4_kib(updated: OscAgent, c
             await updated.reconcile()
     result, reason, _version = metadata(updated)
     assert result == "failed"
-    assert 10 < len(reason or "") <= 4096
+    assert len(reason or "") <= 4096
+    assert (ending in (reason or ""), updated.update_failures) == (True, [reason])
+    assert said in (reason or "")[-100:]
+    status = updated.status_document()
+    assert (status["phase"], [item["name"] for item in status["items"]]) == ("failing", ["update in place"])
 
 
 async def test_w36_both_errors_are_kept_if_the_node_cannot_be_told(updated: OscAgent) -> None:
@@ -178,6 +191,20 @@ async def test_w36_both_errors_are_kept_if_the_node_cannot_be_told(updated: OscA
             await updated.in_place._fail(node, "disk broken")
     assert "disk broken" in str(raised.value.fields["problem"])
     assert "node away" in str(raised.value.fields["cause"])
+
+
+async def test_w19_a_reboot_between_two_network_problems_does_not_extend_them(updated: OscAgent) -> None:
+    """Contract 9 W19: what was noted by the clock of the boot before counts from now on, not from the future."""
+    drain(updated)
+    publish(updated, os="2.0", command="echo Network Problems; exit 1")
+    state = updated.paths.operating_system_update
+    state.parent.mkdir(parents=True, exist_ok=True)
+    state.write_text(json.dumps({"version": "2.0", "succeeded": False, "failing_since": 1e9}))
+    async with updated.connected():
+        assert (await updated.reconcile()).requeue_after == timedelta(seconds=30)
+        updated.clock.advance(301)
+        assert (await updated.reconcile()).requeue_after == timedelta(minutes=10)
+    assert metadata(updated)[0] == "failed"
 
 
 async def test_w19_network_problems_are_retried_for_five_minutes(updated: OscAgent) -> None:
