@@ -50,8 +50,11 @@ NETWORK_REST = timedelta(minutes=10)
 """After all attempts failed because of the network."""
 BUDGET = timedelta(minutes=10)
 """Longest run of the operating system's update command."""
+_MOST_EVENT = 900
 _NETWORK_PROBLEMS = "network problems"
 _MOST_REASON_BYTES = 4096
+_MOST_OUTPUT_BYTES = 3840
+"""Of what the update printed last; the rest is for what stands before it."""
 _STATE_MODE = 0o600
 
 
@@ -225,7 +228,7 @@ class InPlaceUpdate:
         if done.exit_code == 0:
             return ""
         output = b"\n".join(part.strip() for part in (done.stdout, done.stderr) if part.strip())
-        return f"{done.ending}: {output[-_MOST_REASON_BYTES:].decode(errors='replace')}"
+        return f"{done.ending}: {output[-_MOST_OUTPUT_BYTES:].decode(errors='replace')}"
 
     async def _retry(self, node: Node, attempt: _Attempt, problem: str) -> Progress:
         """Try again in a while if the network is to blame, for five minutes; anything else is final."""
@@ -330,7 +333,7 @@ class InPlaceUpdate:
             UpdateFailed: the Node could not be told; the error has both reasons (W36).
         """
         short = reason.encode()[:_MOST_REASON_BYTES].decode(errors="ignore")
-        self._host.failed(short)
+        self._host.failed(_beginning_and_end(short))
         try:
             await self._patch(node, annotations={REASON_ANNOTATION: short}, labels={RESULT_LABEL: FAILED})
         except AgentError as error:
@@ -357,6 +360,11 @@ class InPlaceUpdate:
 
     def _save_attempt(self, attempt: _Attempt) -> None:
         files.write_atomic(self._host.state, dump_json(attempt.model_dump()), mode=_STATE_MODE, sync=False)
+
+
+def _beginning_and_end(text: str) -> str:
+    """Return what fits into an event: how it ended, and what was printed last."""
+    return text if len(text) <= _MOST_EVENT else f"{text[:100]} ... {text[-(_MOST_EVENT - 105) :]}"
 
 
 def is_ready_for_update(node: Node | None) -> bool:
