@@ -91,6 +91,11 @@ class Paths:
         return self.base / "generations"
 
     @property
+    def extracted(self) -> Path:
+        """Digests of the files that came out of images."""
+        return self.base / "extracted-files.json"
+
+    @property
     def runtime(self) -> Path:
         """Directory of what does not outlive a boot."""
         return self.root / "run/gardener-node-agent"
@@ -173,6 +178,7 @@ class Paths:
             self.temporary,
             self.originals,
             self.generations,
+            self.extracted,
             self.last_applied,
             self.pending_changes,
             self.desired,

@@ -32,6 +32,7 @@ from nodeagent.controllers.operatingsystemconfig.inplace import Host, InPlaceUpd
 from nodeagent.controllers.operatingsystemconfig.kubelet_credentials import KubeletCredentials
 from nodeagent.controllers.operatingsystemconfig.serial import SerialLock
 from nodeagent.controllers.operatingsystemconfig.units import UnitJobs
+from nodeagent.host.extracted_files import ExtractedFiles, RememberingExtractor
 from nodeagent.host.file_watch import FileWatch
 from nodeagent.host.image_extractor import Extraction
 from nodeagent.host.node_events import NodeEvents
@@ -194,7 +195,9 @@ class OscAgent:
         )
         self.originals = Originals(folder=self.paths.originals, root=self.root)
         self.containerd_files = ContainerdFiles(containerd=self.containerd, originals=self.originals, root=self.root)
+        self.extracted = ExtractedFiles(record=self.paths.extracted, root=self.root)
         self.drift = Drift(
+            extracted=self.extracted,
             repair=self.repairs_drift,
             units=self.units,
             containerd=self.containerd_files,
@@ -209,7 +212,7 @@ class OscAgent:
             jobs=self.jobs,
             journal=self.journal,
             containerd=self.containerd_files,
-            images=self.images,
+            images=RememberingExtractor(images=self.images, extracted=self.extracted),
             originals=self.originals,
             file_removed=self.removed.append,
             check=self.lock.check,

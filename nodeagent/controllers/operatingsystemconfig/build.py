@@ -39,6 +39,7 @@ from nodeagent.controllers.operatingsystemconfig.serial import SerialLock
 from nodeagent.controllers.operatingsystemconfig.trigger import JitterDelay, content_changed, to_secret
 from nodeagent.controllers.operatingsystemconfig.units import UnitJobs
 from nodeagent.credentials import CredentialsManager
+from nodeagent.host.extracted_files import ExtractedFiles, RememberingExtractor
 from nodeagent.host.file_watch import FileWatch
 from nodeagent.host.image_extractor import ImageExtractor
 from nodeagent.host.kubelet import Kubelet
@@ -103,10 +104,12 @@ class OperatingSystemConfigController:
         self.originals = Originals(folder=parts.paths.originals, root=parts.paths.root)
         self.containerd = ContainerdFiles(containerd=parts.containerd, originals=self.originals, root=parts.paths.root)
         settings = parts.config.controllers.operating_system_config
+        self.extracted = ExtractedFiles(record=parts.paths.extracted, root=parts.paths.root)
         self.drift = Drift(
             repair=settings.drift.mode == "repair",
             units=parts.units,
             containerd=self.containerd,
+            extracted=self.extracted,
             report=lambda finding, action: events.event(
                 "Warning", reason=finding.reason, action="Drift", note=f"{finding.message}; {action}"
             ),
@@ -167,7 +170,7 @@ class OperatingSystemConfigController:
             jobs=self.jobs,
             journal=parts.journal,
             containerd=self.containerd,
-            images=parts.images,
+            images=RememberingExtractor(images=parts.images, extracted=self.extracted),
             originals=self.originals,
             file_removed=file_removed,
             check=self.lock.check,

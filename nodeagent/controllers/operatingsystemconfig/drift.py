@@ -20,6 +20,7 @@ from agents.core.logging import get_logger
 from nodeagent.controllers.operatingsystemconfig.containerd import ContainerdFiles
 from nodeagent.controllers.operatingsystemconfig.preparation import dirty_of
 from nodeagent.host.consistency import Finding, inspect
+from nodeagent.host.extracted_files import ExtractedFiles
 from osc.diff import Dirty
 from osc.merge import Effective
 from osc.types import OWN_UNIT, Unit
@@ -48,6 +49,7 @@ class Drift:
         repair: False if drift is only to be reported.
         units: asked for enablement, and since when a unit runs.
         containerd: looks at files of registries.
+        extracted: looks at files out of images.
         report: told about each item once.
         clock: for the limits.
         root: where the machine's file system starts.
@@ -59,6 +61,7 @@ class Drift:
         repair: bool,
         units: UnitManager,
         containerd: ContainerdFiles,
+        extracted: ExtractedFiles,
         report: Report,
         clock: Clock,
         root: Path,
@@ -66,6 +69,7 @@ class Drift:
         self._repair = repair
         self._units = units
         self._containerd = containerd
+        self._extracted = extracted
         self._report = report
         self._clock = clock
         self._root = root
@@ -91,7 +95,9 @@ class Drift:
         findings = await asyncio.to_thread(
             lambda: list(inspect(wanted, loaded_units=None, with_modes=True, root=self._root))
         )
+        findings += await asyncio.to_thread(lambda: list(self._extracted.changed(wanted.files)))
         if not suspects:
+            await asyncio.to_thread(self._extracted.keep_only, wanted.files_by_path().keys())
             findings += await self._enablement(wanted.units)
             findings += await asyncio.to_thread(lambda: list(self._registries(wanted)))
         looked_at = suspects or None

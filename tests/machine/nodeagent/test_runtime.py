@@ -155,7 +155,7 @@ def test_a_probe_trusts_only_the_ca_that_is_named(worker: Worker, configured: Wo
 
 
 def test_programs_come_out_of_images(worker: Worker, lab: Lab, agent: Any) -> None:
-    """Contract 6.16: a program as Gardener delivers kubelet and agent; nothing is left; without it the original is back."""
+    """Contract 6.16, 9 W14: as Gardener delivers kubelet and agent; changed, it is fetched again; without it the original is back."""
     image = lab.worker_images(agent).node_agent
     worker.machine.write(TOOL, b"before")
     osc = worker.base.with_image_file(TOOL, image, "/gardener-node-agent")
@@ -163,6 +163,11 @@ def test_programs_come_out_of_images(worker: Worker, lab: Lab, agent: Any) -> No
     assert worker.differences(osc) == []
     assert image_leftovers(worker.machine) == []
     assert worker.machine.run(["ls", "/var/lib/gardener-node-agent/tmp"]).stdout.split() == []
+    program = worker.machine.read(TOOL)
+    worker.machine.run(["sh", "-c", f"printf x | dd of={TOOL} bs=1 seek=1000 conv=notrunc"])
+    worker.wait_event("FileMismatch", containing=TOOL, timeout=30)
+    wait_for(lambda: worker.machine.read(TOOL) == program or None, timeout=60, what="the program as it was")
+    assert image_leftovers(worker.machine) == []
     worker.apply(worker.base, timeout=60)
     assert worker.machine.read(TOOL) == b"before"
 

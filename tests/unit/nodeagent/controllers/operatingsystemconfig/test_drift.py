@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.osc_agent import SLEEP, OscAgent, inline
+from tests.support.osc_agent import SLEEP, OscAgent, from_image, inline
 
 UNIT = {
     "name": "a.service",
@@ -174,3 +174,82 @@ async def test_extension_units_and_files_are_looked_after(node: OscAgent) -> Non
         touch(node, DROP_IN, "changed")
         await node.reconcile()
         assert (node.read("/etc/ext"), node.read(DROP_IN)) == ("one", "[Unit]\n")
+
+
+TOOL, IMAGE = "/opt/bin/tool", "registry.example/tool@sha256:1"
+
+
+@pytest.fixture
+async def tool(node: OscAgent) -> OscAgent:
+    """A node with a program out of an image, and a unit that runs it."""
+    node.images.images[IMAGE] = {"/tool": b"program"}
+    unit = {"name": "a.service", "content": SLEEP, "filePaths": [TOOL]}
+    node.publish(files=[from_image(TOOL, IMAGE, "/tool")], units=[unit])
+    async with node.connected():
+        await node.reconcile()
+    node.host.jobs.clear()
+    node.images.pulls.clear()
+    return node
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_a_changed_program_out_of_an_image_is_put_right(tool: OscAgent, replaced: bool) -> None:
+    """Contract 6.16, 9 W14: changed in place with its old size and time, or replaced: fetched again, and the unit restarted if it ran it."""
+    path = tool.root / TOOL.lstrip("/")
+    before = path.stat()
+    restarted_since(tool, hours=1)
+    async with tool.connected():
+        await tool.reconcile()
+        assert tool.drifted == []
+        if replaced:
+            path.unlink()
+        path.write_bytes(b"pr0gram")
+        path.chmod(0o755)
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        await tool.reconcile()
+        assert tool.read(TOOL) == "program"
+        assert tool.drifted == [("FileMismatch", "put right")]
+        assert tool.images.pulls == [IMAGE]
+        assert [unit for _kind, unit in tool.host.jobs] == ["a.service"]
+        tool.start_process()
+        await tool.reconcile()
+        assert tool.images.pulls == [IMAGE]
+
+
+async def test_a_program_that_was_only_touched_is_left_alone(tool: OscAgent) -> None:
+    """Other times, the same content: nothing is fetched, nothing said."""
+    os.utime(tool.root / TOOL.lstrip("/"))
+    async with tool.connected():
+        await tool.reconcile()
+    assert (tool.drifted, tool.images.pulls) == ([], [])
+
+
+@pytest.mark.parametrize("content", [None, b"{", b"[]"])
+async def test_a_program_of_which_nothing_is_known_is_taken_as_it_is(tool: OscAgent, content: bytes | None) -> None:
+    """An agent before this one copied it, or the record is damaged: what is there now is what later ones are compared with."""
+    tool.paths.extracted.unlink()
+    if content is not None:
+        tool.paths.extracted.write_bytes(content)
+    async with tool.connected():
+        tool.start_process()
+        await tool.reconcile()
+        assert (tool.drifted, tool.images.pulls) == ([], [])
+        touch(tool, TOOL, "other")
+        await tool.reconcile()
+        assert (tool.read(TOOL), tool.images.pulls) == ("program", [IMAGE])
+
+
+async def test_a_new_image_is_no_drift(tool: OscAgent) -> None:
+    """What an OSC brings is what is remembered; what leaves the OSC is forgotten."""
+    newer = IMAGE.replace("1", "2")
+    tool.images.images[newer] = {"/tool": b"newer"}
+    tool.publish(files=[from_image(TOOL, newer, "/tool")])
+    async with tool.connected():
+        await tool.reconcile()
+        await tool.reconcile()
+        assert (tool.read(TOOL), tool.drifted) == ("newer", [])
+        tool.publish(files=[])
+        await tool.reconcile()
+        await tool.reconcile()
+    assert TOOL not in tool.paths.extracted.read_text()
+    assert tool.drifted == []
