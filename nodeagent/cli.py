@@ -211,7 +211,8 @@ def _already_reset() -> int | None:
     """Return the exit code of a reset that has nothing to do; its configuration went with the reset before."""
     from nodeagent import commands
 
-    return commands.already_reset() if commands.nothing_to_reset(Paths()) else None
+    paths = Paths()
+    return commands.already_reset(paths) if commands.nothing_to_reset(paths) else None
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from pathlib import Path
 from random import SystemRandom
 
 from agents.core.clock import SystemClock
+from agents.core.errors import AgentError
 from agents.core.generations import Generations
 from agents.core.logging import get_logger
 from agents.kube.server_clock import ServerClock
@@ -27,7 +28,7 @@ from nodeagent.init_image import InitImages
 from nodeagent.kubelet_volume import KubeletVolume, ProgramTools
 from nodeagent.paths import Paths
 from nodeagent.remains import find_remains
-from nodeagent.reset import SUCCESS, Dependencies, Reset
+from nodeagent.reset import SUCCESS, Dependencies, Reset, remove_program
 from nodeagent.reset_folders import NodeFolders
 from osc.journal import Journal
 from systemd.manager import SystemdUnitManager
@@ -112,13 +113,19 @@ async def reset(config: NodeAgentConfiguration, config_file: Path) -> int:
 
 
 def nothing_to_reset(paths: Paths) -> bool:
-    """Tell that a reset was completed already: the configuration file, which a reset needs, is what it removes last."""
-    return not paths.base.is_dir() or not any(paths.base.iterdir())
+    """Tell that a reset was completed already, but perhaps for the agent's program, which goes after the configuration."""
+    return not paths.base.is_dir() or {*paths.base.iterdir()} <= {paths.reset_end}
 
 
-def already_reset() -> int:
-    """Say so; returns the exit code."""
-    _report("Nothing to do: there is nothing of gardener-node-agent on this machine")
+def already_reset(paths: Paths) -> int:
+    """Say so, and remove the program if that is what is left; returns the exit code."""
+    try:
+        removed = remove_program(paths)
+    except AgentError as error:
+        _report(f"Removing the agent's program: failed: {error}")
+        return _STOPPED
+    if not removed:
+        _report("Nothing to do: there is nothing of gardener-node-agent on this machine")
     print(SUCCESS, flush=True)
     return 0
 

@@ -136,6 +136,16 @@ class Paths:
         return self.runtime / "requested-restarts.json"
 
     @property
+    def own_program(self) -> Path:
+        """The agent itself, as its unit starts it."""
+        return self.root / "opt/bin/gardener-node-agent"
+
+    @property
+    def reset_end(self) -> Path:
+        """Says that a reset has only the agent's program left to remove."""
+        return self.base / "reset-removes-program"
+
+    @property
     def own_unit(self) -> Path:
         """Unit file of the agent."""
         return self.systemd / "gardener-node-agent.service"

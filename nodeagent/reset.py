@@ -1,8 +1,10 @@
 """`gardener-node-agent reset`: take everything off this machine that the agent and its OSCs brought.
 
 Four steps, each repeatable; one that fails keeps the next ones from running, and the state files that say what is ours go
-only after all that they tell of is gone. The configuration file is the very last: without it no reset can be started. So
-a reset that was killed or failed anywhere is completed by the next one, and one that completed leaves nothing to do.
+only after all that they tell of is gone. The configuration file and, if an OSC brought it, the agent's own program are the
+very last: without them no reset can be started. So a reset that was killed or failed anywhere is completed by the next one, and
+one that completed leaves nothing to do. That the program is to go, and does not belong to whoever set the machine up, a file
+in the agent's folder says meanwhile, since what told it goes before.
 
 Differences from Gardener's agent (W41): units of the operating system keep running, unit files and drop-ins go or are as
 they were before, systemd reads again, mounts are undone from the deepest up, files of other hosts stay, a container runtime that does not answer
@@ -66,8 +68,8 @@ class Folders(Protocol):
         """As `empty_kubelet`, and unmount the data volume as well."""
         ...
 
-    async def empty_own(self, *, keep: Path) -> None:
-        """Empty the agent's folders but for one file."""
+    async def empty_own(self, *, keep: Collection[Path]) -> None:
+        """Empty the agent's folders but for some files."""
         ...
 
 
@@ -117,11 +119,14 @@ class Reset:
         await self._step("Removing units and files", self._remove_configuration)
         await self._side_by_side(
             {
-                "Emptying the agent's folder": lambda: folders.empty_own(keep=self._with.config_file),
+                "Emptying the agent's folder": lambda: folders.empty_own(
+                    keep=(self._with.config_file, self._with.paths.reset_end)
+                ),
                 "Emptying the kubelet's folder": folders.leave_kubelet,
             }
         )
         await self._step("Removing the configuration file", self._remove_configuration_file)
+        await asyncio.to_thread(remove_program, self._with.paths)
 
     async def _side_by_side(self, steps: dict[str, Callable[[], Awaitable[None]]]) -> None:
         """Run steps that do not need each other; one that fails does not end the others."""
@@ -221,7 +226,11 @@ class Reset:
         if any(unit.name == MOUNT_UNIT and unit.created for unit in remains.units):
             await self._attempt(problems, "data volume", self._with.folders.empty_kubelet())
         changed = [unit for unit in remains.units if await self._attempt(problems, unit.name, self._remove_unit(unit))]
+        program = f"/{self._with.paths.own_program.relative_to(self._with.paths.root)}"
+        later = {program} & set(remains.files) - self._with.originals.paths
         for path in (*remains.files, *map(str, self._with.tokens)):
+            if path in later:
+                continue
             await self._attempt(problems, path, self._remove_file(path))
         for upstream in remains.registries:
             await self._attempt(problems, f"registry {upstream}", self._remove_registry(upstream))
@@ -232,6 +241,8 @@ class Reset:
             await self._attempt(problems, CONTAINERD_UNIT, self._restart(CONTAINERD_UNIT))
         if problems:
             raise ResetFailed("units and files not removed", problems)
+        if later:
+            await asyncio.to_thread(files.write_atomic, self._with.paths.reset_end, b"", mode=0o600)
         # Before the originals go: without them these files would have the next reset delete what was put back.
         for state in (self._with.paths.desired, self._with.paths.pending_changes, self._with.paths.last_applied):
             await asyncio.to_thread(files.remove, state)
@@ -296,8 +307,22 @@ class Reset:
             report = await self._units.restart(name)
             log.info("Unit restarted without our settings", unit=name, result=report.outcome.value)
 
-    # Step 4: the last one that a new reset would need.
+    # Step 4: what a new reset would need.
 
     async def _remove_configuration_file(self) -> None:
         if self._with.paths.base in self._with.config_file.parents:
             await asyncio.to_thread(files.remove, self._with.config_file)
+
+
+def remove_program(paths: Paths) -> bool:
+    """Remove the agent's program if a reset was about to: the last act of all. Blocks. Returns whether it was.
+
+    Raises:
+        FileError: it is still there.
+    """
+    if not paths.reset_end.exists():
+        return False
+    files.remove(paths.reset_end)
+    if files.remove(paths.own_program):
+        log.info("Program removed", path=str(paths.own_program))
+    return True

@@ -7,7 +7,7 @@ Source: gardener pkg/nodeagent/reset/reset.go (contract 8.4, 9 W41).
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 
 from agents.core import files, trees
@@ -60,8 +60,8 @@ class NodeFolders:
             log.info("Kubelet data volume unmounted", path=str(mount.point))
             await self.empty_kubelet()
 
-    async def empty_own(self, *, keep: Path) -> None:
-        """Empty the agent's folders but for one file."""
+    async def empty_own(self, *, keep: Collection[Path]) -> None:
+        """Empty the agent's folders but for some files."""
         for folder in (self._paths.base, self._paths.runtime):
             await self._unmount_below(folder)
             await self._empty(folder, keep=keep)
@@ -79,8 +79,8 @@ class NodeFolders:
         if left := mounts.below(await self._mounts(), folder):
             raise StillMounted("something is still mounted", paths=", ".join(str(mount.point) for mount in left[:5]))
 
-    async def _empty(self, folder: Path, *, keep: Path | None = None) -> None:
-        kept = {keep.name} if keep is not None and keep.parent == folder else set()
+    async def _empty(self, folder: Path, *, keep: Collection[Path] = ()) -> None:
+        kept = {path.name for path in keep if path.parent == folder}
         removed = await asyncio.to_thread(trees.remove_content, folder, keep=kept)
         if removed:
             log.info("Folder emptied", path=str(folder), entries=removed)

@@ -1,14 +1,14 @@
 """`gardener-node-agent reset`: order, what goes, what stays, failures, and that it can be repeated."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from pathlib import Path
 
 import pytest
 
 from agents.core.errors import AgentError, RetriableError
 from agents.core.files import write_atomic
-from nodeagent.commands import nothing_to_reset
+from nodeagent.commands import already_reset, nothing_to_reset
 from nodeagent.host.block_devices import Signatures
 from nodeagent.host.cri import CriPodSandboxes
 from nodeagent.host.originals import Originals
@@ -193,7 +193,7 @@ async def test_originals_that_were_put_back_survive_a_reset_that_is_repeated(nod
     seen: list[bool] = []
 
     class Looking(NodeFolders):
-        async def empty_own(self, *, keep: Path) -> None:
+        async def empty_own(self, *, keep: Collection[Path]) -> None:
             states = (node.paths.last_applied, node.paths.pending_changes, node.paths.desired)
             seen.append(any(state.exists() for state in states))
             await super().empty_own(keep=keep)
@@ -414,3 +414,58 @@ def test_a_completed_reset_is_recognised(tmp_path: Path) -> None:
     assert nothing_to_reset(paths)
     paths.last_applied.write_text("{}")
     assert not nothing_to_reset(paths)
+
+
+PROGRAM = "/opt/bin/gardener-node-agent"
+
+
+async def test_the_program_goes_last(node: Node) -> None:
+    """Contract 8.4: killed while folders are emptied, when nothing tells any more that it is ours: the next reset removes it."""
+    program = node.write(PROGRAM.lstrip("/"), "agent")
+    node.remains = Remains(units=(OWN_REMAINS,), files=(PROGRAM,))
+
+    class Failing(NodeFolders):
+        async def leave_kubelet(self) -> None:
+            raise RetriableError("killed")
+
+    node.folders = Failing
+    with pytest.raises(ResetFailed):
+        await node.reset()
+    assert program.exists()
+    assert (node.root / CONFIG).exists()
+    node.folders, node.remains = NodeFolders, Remains(units=(OWN_REMAINS,))
+    await node.reset()
+    assert not program.exists()
+    assert list(node.paths.base.iterdir()) == []
+
+
+async def test_a_program_that_no_osc_brought_stays(node: Node) -> None:
+    """Contract 8.4: what user data brought is there for the next join."""
+    program = node.write(PROGRAM.lstrip("/"), "agent")
+    await node.reset()
+    assert program.exists()
+
+
+async def test_a_program_with_an_original_is_as_before(node: Node) -> None:
+    """Contract 8.4: what was there before us comes back, and is not removed at the end."""
+    program = node.write(PROGRAM.lstrip("/"), "of the operating system")
+    Originals(folder=node.paths.originals, root=node.root).keep([PROGRAM])
+    write_atomic(program, b"ours", mode=0o755)
+    node.remains = Remains(units=(OWN_REMAINS,), files=(PROGRAM,))
+    await node.reset()
+    assert program.read_text() == "of the operating system"
+
+
+def test_a_reset_that_was_killed_before_its_last_act_is_completed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Contract 8.4: the configuration is gone, the program is not: the same command removes it."""
+    paths = Paths(root=tmp_path)
+    for path in (paths.reset_end, paths.own_program):
+        path.parent.mkdir(parents=True)
+        path.write_text("")
+    assert nothing_to_reset(paths)
+    assert already_reset(paths) == 0
+    assert not paths.own_program.exists()
+    assert nothing_to_reset(paths)
+    assert "it can join again" in capsys.readouterr().out
