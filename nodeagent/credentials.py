@@ -26,6 +26,7 @@ from agents.kube.transport import HttpTransport, RequestObserver
 from agents.kube.trust import Trust, is_older
 from agents.pki.certificate import Certificate, parse_leaf
 from agents.pki.csr import CertificateRequester, IssuedCertificate
+from agents.pki.pending import FilePendingStore
 from agents.pki.store import FileKubeconfigStore
 from nodeagent.config import NodeAgentConfiguration
 from nodeagent.host.machine_name import GROUP, USER_PREFIX
@@ -106,6 +107,7 @@ class CredentialsManager:
         self._clients = clients
         self._clock = clock
         self._store = FileKubeconfigStore(paths.kubeconfig)
+        self._pending = FilePendingStore(paths.pending_request)
         self._trust = Trust(paths.trusted_authorities)
         self._renewing = asyncio.Lock()
         self._issued: _Issued | None = None
@@ -152,8 +154,15 @@ class CredentialsManager:
         """Say that the stored kubeconfig works, and remember the CA that the API server was verified with."""
         if not self.explicit:
             await self._store.confirm()
+            await self._forget_used_key()
             if await run_to_end(self._trust.keep):
                 log.info("CA bundle remembered", path=str(self._paths.trusted_authorities))
+
+    async def _forget_used_key(self) -> None:
+        """Remove a pending key that is in use: a process before this one was killed right before it would have done so."""
+        pending, access = await self._pending.load(), await self._store.load()
+        if pending is not None and access is not None and access.credentials.client_key == pending.key:
+            await self._pending.clear()
 
     async def renew(self, client: Client) -> None:
         """Request a new certificate with the current one, store it, and have the client use it from now on.
@@ -183,14 +192,19 @@ class CredentialsManager:
                     "new client certificate is not accepted, the old one stays in use", after=RETRY, cause=str(error)
                 ) from error
             self._issued = None
+            if self._requester is not None:
+                await self._requester.used()
             await self.confirm()
             log.info("Client certificate renewed, new connections use it")
 
     async def _issue(self, client: Client) -> IssuedCertificate:
         now = self._clock.monotonic()
-        if self._issued is None or now - self._issued.since > PATIENCE.total_seconds():
-            if self._requester is None:
-                self._requester = self._new_requester(client)
+        if self._requester is None:
+            self._requester = self._new_requester(client, asked_by=self._common_name)
+        if self._issued is not None and now - self._issued.since > PATIENCE.total_seconds():
+            self._issued = None
+            await self._requester.used()
+        if self._issued is None:
             self._issued = _Issued(await self._requester.request(), self._clock.monotonic())
         return self._issued.certificate
 
@@ -248,18 +262,21 @@ class CredentialsManager:
                 access, limits=(connection.qps, connection.burst), trust=self._trust
             )
             self._bootstrap_token = token
-            self._requester = self._new_requester(self._bootstrap_client)
-        issued = await self._requester.request()
-        self._requester = None
+            identifier = token.partition(".")[0]
+            self._requester = self._new_requester(self._bootstrap_client, asked_by=f"bootstrap token {identifier}")
+        requester = self._requester
+        issued = await requester.request()
         obtained = replace(
             access, credentials=Credentials(client_certificate=issued.certificate, client_key=issued.key)
         )
         await asyncio.to_thread(files.ensure_directory, self._paths.credentials, mode=0o700)
         await self._store.save(obtained)
+        await requester.used()
+        self._requester = None
         await self.close()
         return obtained
 
-    def _new_requester(self, client: Client) -> CertificateRequester:
+    def _new_requester(self, client: Client, *, asked_by: str) -> CertificateRequester:
         return CertificateRequester(
             client=client,
             common_name=self._common_name,
@@ -267,6 +284,8 @@ class CredentialsManager:
             name_prefix="node-agent-csr-",
             expiration=EXPIRATION,
             clock=self._clock,
+            asked_by=asked_by,
+            store=self._pending,
         )
 
     def _with_ca_file(self, access: ClusterAccess) -> ClusterAccess:

@@ -46,6 +46,11 @@ class Paths:
         return self.credentials / "ca-bundle.crt"
 
     @property
+    def pending_request(self) -> Path:
+        """Key and request of a client certificate that is not in use yet, 0600."""
+        return self.credentials / "pending-request.json"
+
+    @property
     def bootstrap_token(self) -> Path:
         """Bootstrap token from user data; removed once the node has joined."""
         return self.credentials / "bootstrap-token"

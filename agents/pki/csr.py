@@ -1,20 +1,27 @@
 """Requesting a client certificate: new key, CertificateSigningRequest, and the wait until it is issued.
 
 Contract 4.3. The request may only be created and read by name, so it is polled. Ours differs in what interrupts the wait: a
-failing read is tried again, and key and name stay in memory, so that whoever asks again (after a reconcile deadline, say)
-goes on with the same request instead of leaving another one behind (contract 9, W28).
+failing read is tried again, and key and name are kept, in memory and in a `PendingStore`, so that whoever asks again (after a
+reconcile deadline or a kill, say) goes on with the same request instead of leaving another one behind (contract 9, W28).
 """
 
 import asyncio
 import base64
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
 from cryptography.x509.oid import NameOID
 
 from agents.core.clock import Clock
@@ -33,7 +40,8 @@ from agents.kube.errors import (
     Unavailable,
 )
 from agents.kube.models import CERTIFICATE_SIGNING_REQUESTS, CertificateSigningRequest, find_condition
-from agents.pki.certificate import InvalidCertificate, check_key_pair
+from agents.pki.certificate import InvalidCertificate, check_key_pair, parse_leaf
+from agents.pki.pending import PendingRequest, PendingStore
 
 log = get_logger(__name__)
 
@@ -61,12 +69,11 @@ class IssuedCertificate:
 class _Pending:
     """A request that is not yet used; survives a cancelled wait."""
 
-    name: str
-    key: bytes = field(repr=False)
-    request: bytes
-    uid: str | None = None
+    kept: PendingRequest
     give_up_at: float | None = None
     """Monotonic; None until the request exists."""
+    resumed: bool = False
+    """Whether a process before this one made it; who knows how long ago."""
 
 
 class CertificateRequester:
@@ -81,6 +88,8 @@ class CertificateRequester:
         clock: measures the wait.
         poll_interval: between two reads.
         timeout: from the creation until the request is given up.
+        asked_by: tells requests of this client from those of another one, which may not be read.
+        store: keeps key and request for the process after this one; None keeps them in memory only.
     """
 
     def __init__(
@@ -94,6 +103,8 @@ class CertificateRequester:
         clock: Clock,
         poll_interval: timedelta = POLL_INTERVAL,
         timeout: timedelta = TIMEOUT,
+        asked_by: str = "",
+        store: PendingStore | None = None,
     ) -> None:
         self._client = client
         self._common_name = common_name
@@ -103,36 +114,72 @@ class CertificateRequester:
         self._clock = clock
         self._poll_interval = poll_interval
         self._timeout = timeout
+        self._asked_by = asked_by
+        self._store = store
         self._pending: _Pending | None = None
 
     async def request(self) -> IssuedCertificate:
-        """Return a new certificate; goes on with the request that an earlier, interrupted call made.
+        """Return a new certificate; goes on with the request that an earlier, interrupted call made, also before a kill.
+
+        Until `used` is called the same certificate is returned again.
 
         Raises:
-            CertificateNotIssued: denied, failed, replaced, not decided in time, or not for our key (retriable, with a
-                new request).
+            CertificateNotIssued: denied, failed, replaced, not decided in time, expired, or not for our key (retriable,
+                with a new request).
             ApiError: the request could not be created, or is gone; or our credentials are refused.
+            FileError: the key could not be kept (retriable); nothing was requested.
         """
-        if self._pending is None:
-            self._pending = await asyncio.to_thread(self._prepare)
-        pending = self._pending
+        pending = self._pending or await self._resume()
+        if pending is None:
+            pending = await asyncio.to_thread(self._prepare)
+        self._pending = pending
         if pending.give_up_at is None:
             await self._create(pending)
             pending.give_up_at = self._clock.monotonic() + self._timeout.total_seconds()
         certificate = await self._wait_issued(pending, pending.give_up_at)
         self._pending = None
+        name, key = pending.kept.name, pending.kept.key
         try:
-            check_key_pair(certificate, pending.key)
+            check_key_pair(certificate, key)
         except InvalidCertificate as error:
+            await self.used()
             raise CertificateNotIssued(
-                "what was issued does not belong to our key", certificateSigningRequest=pending.name
+                "what was issued does not belong to our key", certificateSigningRequest=name
             ) from error
-        log.info("Certificate issued", certificateSigningRequest=pending.name)
-        return IssuedCertificate(certificate, pending.key)
+        if pending.resumed and parse_leaf(certificate).expired(self._clock.now()):
+            await self.used()
+            raise CertificateNotIssued("what was issued long ago has expired", certificateSigningRequest=name)
+        log.info("Certificate issued", certificateSigningRequest=name)
+        return IssuedCertificate(certificate, key)
+
+    async def used(self) -> None:
+        """Forget the request: its certificate is kept elsewhere, or of no use.
+
+        Raises:
+            FileError: the key could not be removed (retriable).
+        """
+        self._pending = None
+        if self._store is not None:
+            await self._store.clear()
+
+    async def _resume(self) -> _Pending | None:
+        """Return what a process before this one left, if it is what we would ask for."""
+        kept = None if self._store is None else await self._store.load()
+        if kept is None:
+            return None
+        try:
+            name = self._name(load_pem_private_key(kept.key, None))
+        except (ValueError, TypeError):
+            name = ""
+        if (name, self._asked_by) != (kept.name, kept.asked_by):
+            log.info("Pending certificate request is not ours", certificateSigningRequest=kept.name)
+            await self.used()
+            return None
+        log.info("Going on with a certificate request", certificateSigningRequest=kept.name)
+        return _Pending(kept, resumed=True)
 
     def _prepare(self) -> _Pending:
         private_key = ec.generate_private_key(ec.SECP256R1())
-        public_key = private_key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         subject = x509.Name(
             [
                 *(x509.NameAttribute(NameOID.ORGANIZATION_NAME, name) for name in self._organizations),
@@ -141,16 +188,25 @@ class CertificateRequester:
         )
         request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(private_key, hashes.SHA256())
         return _Pending(
-            name=self._name_prefix + digest(public_key, self._common_name, self._organizations, USAGES),
-            key=private_key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()),
-            request=request.public_bytes(Encoding.PEM),
+            PendingRequest(
+                name=self._name(private_key),
+                key=private_key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()),
+                request=request.public_bytes(Encoding.PEM),
+                asked_by=self._asked_by,
+            )
         )
 
+    def _name(self, key: PrivateKeyTypes) -> str:
+        public_key = key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        return self._name_prefix + digest(public_key, self._common_name, self._organizations, USAGES)
+
     async def _create(self, pending: _Pending) -> None:
+        if self._store is not None:
+            await self._store.save(pending.kept)
         document = {
-            "metadata": {"name": pending.name},
+            "metadata": {"name": pending.kept.name},
             "spec": {
-                "request": base64.b64encode(pending.request).decode(),
+                "request": base64.b64encode(pending.kept.request).decode(),
                 "signerName": SIGNER,
                 "usages": list(USAGES),
                 "expirationSeconds": int(self._expiration.total_seconds()),
@@ -159,44 +215,45 @@ class CertificateRequester:
         try:
             created = await self._client.create(CERTIFICATE_SIGNING_REQUESTS, document)
         except AlreadyExists:
-            log.debug("Certificate was requested before", certificateSigningRequest=pending.name)
+            log.debug("Certificate was requested before", certificateSigningRequest=pending.kept.name)
             return  # the name is a digest of our key: it is our own, and only the answer got lost
-        pending.uid = created.metadata.uid
-        log.info("Certificate requested", certificateSigningRequest=pending.name)
+        pending.kept = replace(pending.kept, uid=created.metadata.uid)
+        log.info("Certificate requested", certificateSigningRequest=pending.kept.name)
 
     async def _wait_issued(self, pending: _Pending, give_up_at: float) -> bytes:
         while True:
             delay = self._poll_interval
             problem: ApiError | None = None
             try:
-                current = await self._client.get(CERTIFICATE_SIGNING_REQUESTS, pending.name)
+                current = await self._client.get(CERTIFICATE_SIGNING_REQUESTS, pending.kept.name)
             except _WAITED_FOR as error:
                 problem = error
                 delay = max(delay, error.after or delay)
             except NotFound:
-                self._pending = None
+                await self.used()
                 raise
             else:
-                if (certificate := self._decide(pending, current)) is not None:
+                if (certificate := await self._decide(pending, current)) is not None:
                     return certificate
             if self._clock.monotonic() + delay.total_seconds() > give_up_at:
-                self._pending = None
+                await self.used()
                 raise CertificateNotIssued(
-                    "certificate was not issued in time", certificateSigningRequest=pending.name
+                    "certificate was not issued in time", certificateSigningRequest=pending.kept.name
                 ) from problem
             await asyncio.sleep(delay.total_seconds())
 
-    def _decide(self, pending: _Pending, current: CertificateSigningRequest) -> bytes | None:
+    async def _decide(self, pending: _Pending, current: CertificateSigningRequest) -> bytes | None:
         """Return the certificate, None while there is none."""
         refused = next(
             (kind for kind in ("Denied", "Failed") if find_condition(current.status.conditions, kind) is not None), None
         )
-        pending.uid = pending.uid or current.metadata.uid
-        if refused is not None or current.metadata.uid != pending.uid:
-            self._pending = None
+        if pending.kept.uid is None:
+            pending.kept = replace(pending.kept, uid=current.metadata.uid)
+        if refused is not None or current.metadata.uid != pending.kept.uid:
+            await self.used()
             raise CertificateNotIssued(
                 "certificate signing request was refused or replaced",
-                certificateSigningRequest=pending.name,
+                certificateSigningRequest=pending.kept.name,
                 condition=refused or "replaced",
             )
         if find_condition(current.status.conditions, "Approved") is None:

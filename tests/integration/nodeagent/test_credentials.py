@@ -184,6 +184,26 @@ async def test_a_stored_kubeconfig_is_used_without_a_request(machine: Machine) -
     assert len(machine.requests()) == 1
 
 
+async def test_w28_a_killed_bootstrap_goes_on_with_its_request(machine: Machine) -> None:
+    """Contract 4.3, 9 W28: one request in spite of a kill during the wait; its key is gone once the kubeconfig is there."""
+    killed = machine.manager()
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(killed.obtain())
+        await eventually(machine.requests, what="CSR")
+        task.cancel()
+    await killed.close()
+    kept = machine.paths.pending_request.read_bytes()
+    assert stat.S_IMODE(machine.paths.pending_request.stat().st_mode) == 0o600
+    manager = machine.manager()
+    await obtain(machine, manager, machine.approve)
+    assert len(machine.requests()) == 1
+    assert not machine.paths.pending_request.exists()
+    # Killed between the two writes: the key is still there, though it is in use.
+    machine.paths.pending_request.write_bytes(kept)
+    await manager.confirm()
+    assert not machine.paths.pending_request.exists()
+
+
 @pytest.mark.parametrize("content", ["", "apiVersion: v1\nclusters: [", "{}"])
 async def test_an_empty_or_torn_kubeconfig_heals_with_the_token(machine: Machine, content: str) -> None:
     """Contract 4.2, 9 W2: an empty or torn kubeconfig leads to a new certificate while the token works, not to a crash loop."""
