@@ -76,6 +76,7 @@ class Remedy:
         self._clock = clock
         self._full_disk = full_disk
         self._threshold = threshold
+        self._looking: asyncio.Future[Path | None] | None = None
 
     async def refusal(self, unit: str) -> Refusal | None:
         """Return why a unit must not be restarted now, None if it may be.
@@ -83,12 +84,14 @@ class Remedy:
         Raises:
             SystemdError: the unit's state could not be read.
         """
-        try:
-            async with asyncio.timeout(_DISK_DEADLINE_SECONDS):
-                path = await asyncio.to_thread(self._full_disk)
-        except TimeoutError:
+        # A thread that hangs on a disk cannot be ended: never a second one, or they would use up those of the whole process.
+        if self._looking is None:
+            self._looking = asyncio.get_running_loop().run_in_executor(None, self._full_disk)
+        done, _ = await asyncio.wait([self._looking], timeout=_DISK_DEADLINE_SECONDS)
+        if not done:
             return Refusal("disk", "a disk does not answer, which a restart does not mend")
-        if path is not None:
+        looking, self._looking = self._looking, None
+        if (path := looking.result()) is not None:
             return Refusal("disk", f"{path} is on a full disk, which a restart does not mend; make room there")
         state = await self._units.unit(unit)
         # From here on nothing is waited for until the job is queued, so nobody can come in between.
