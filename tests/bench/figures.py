@@ -38,12 +38,18 @@ def render(figures: Sequence[Figure]) -> str:
     """Return a table for people."""
     rows = [("figure", "ours", "target", "Go", "", "note")]
     for figure in figures:
-        target = "" if figure.target is None else f"{figure.target:.3g} {figure.unit}"
-        rows.append((figure.name, f"{figure.value:.3g} {figure.unit}", target, figure.go, figure.verdict, figure.note))
+        target = "" if figure.target is None else f"{_rounded(figure.target)} {figure.unit}"
+        rows.append(
+            (figure.name, f"{_rounded(figure.value)} {figure.unit}", target, figure.go, figure.verdict, figure.note)
+        )
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     )
+
+
+def _rounded(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def save(figures: Sequence[Figure], path: Path) -> None:

@@ -1,6 +1,7 @@
 """How each figure is measured."""
 
 import datetime as dt
+import os
 import statistics
 import time
 from collections.abc import Iterator
@@ -16,7 +17,9 @@ from tests.support.worker import APPLIED, Worker, service
 
 REPETITIONS = 5
 _POLL_SECONDS = 0.003
-_IDLE_SECONDS = 60.0
+_IDLE_SECONDS = 120.0
+_SETTLE_SECONDS = 20.0
+_TICKS = os.sysconf("SC_CLK_TCK")
 _FILE = "x" * 1200 + "\n"
 
 
@@ -41,7 +44,7 @@ def apply_seconds(worker: Worker, *, files: int, units: int) -> float:
             data = osc(worker.base, files=files, units=units, version=version).data()
             started = time.monotonic()
             checksum = worker.publish_bytes(data)
-            _wait_checksum(events, checksum)
+            wait_checksum(events, checksum)
             times.append(time.monotonic() - started)
     return statistics.median(times)
 
@@ -77,7 +80,8 @@ def start_seconds(worker: Worker) -> float:
     return statistics.median(times)
 
 
-def _wait_checksum(events: Iterator[dict[str, Any]], checksum: str) -> None:
+def wait_checksum(events: Iterator[dict[str, Any]], checksum: str) -> None:
+    """Read a watch on our Node until it carries a checksum."""
     for event in events:
         if event["object"]["metadata"].get("annotations", {}).get(APPLIED) == checksum:
             return
@@ -94,22 +98,41 @@ def _renew_time(worker: Worker) -> str:
 
 def memory(worker: Worker) -> tuple[float, float]:
     """Return resident and anonymous memory of the agent in MB, all of its processes together."""
-    main = worker.machine.main_pid(AGENT_UNIT)
-    children = Path(f"/proc/{main}/task/{main}/children").read_text().split()
     resident = anonymous = 0.0
-    for pid in [str(main), *children]:
+    for pid in _processes(worker.machine.main_pid(AGENT_UNIT)):
         fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
         resident += int(fields["VmRSS"].split()[0]) * 1024 / 1e6
         anonymous += int(fields["RssAnon"].split()[0]) * 1024 / 1e6
     return resident, anonymous
 
 
+def cpu_seconds(worker: Worker) -> float:
+    """Return the CPU time of the agent so far, its processes and those that have ended included."""
+    total = 0
+    for pid in _processes(worker.machine.main_pid(AGENT_UNIT)):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        total += sum(int(field) for field in fields[11:15])
+    return total / _TICKS
+
+
+def let_pass(seconds: float) -> None:
+    """Let time go by."""
+    end = time.monotonic() + seconds
+    wait_for(lambda: time.monotonic() > end, timeout=seconds + 10, what="some time", interval=min(seconds, 0.5))
+
+
+def _processes(main: int) -> list[int]:
+    children = Path(f"/proc/{main}/task/{main}/children").read_text().split()
+    return [main, *(process for child in children for process in _processes(int(child)))]
+
+
 def idle(worker: Worker) -> Iterator[Figure]:
-    """Measure an agent with nothing to do."""
+    """Measure an agent with nothing to do, a moment after it had."""
+    let_pass(_SETTLE_SECONDS)
     lines = len(worker.machine.journal(AGENT_UNIT).splitlines())
-    started = dt.datetime.now(dt.UTC)
-    end = time.monotonic() + _IDLE_SECONDS
-    wait_for(lambda: time.monotonic() > end, timeout=_IDLE_SECONDS + 10, what="a minute", interval=0.5)
+    started, cpu = dt.datetime.now(dt.UTC), cpu_seconds(worker)
+    let_pass(_IDLE_SECONDS)
+    used, said = cpu_seconds(worker) - cpu, len(worker.machine.journal(AGENT_UNIT).splitlines()) - lines
     requests = [request for request in worker.lab.requests() if request.machine == worker.machine.name]
     sent = [
         request
@@ -121,13 +144,13 @@ def idle(worker: Worker) -> Iterator[Figure]:
     watches = len({request.received for request in opened} - {request.received for request in closed})
     # Two watches of 5 to 10 minutes each are renewed once in 7.5 minutes on average.
     renewals = watches * 60 / 450
-    yield Figure("open watches, idle", watches, "", "5", 2)
+    yield Figure("open watches, idle", watches, "", "5", 3)
     yield Figure(
-        "requests per minute, idle", len(sent) * 60 / _IDLE_SECONDS + renewals, "", "7", 6.5, "watch renewals included"
+        "requests per minute, idle", len(sent) * 60 / _IDLE_SECONDS + renewals, "", "7", 7.5, "watch renewals included"
     )
-    yield Figure(
-        "lines on stderr per idle minute", len(worker.machine.journal(AGENT_UNIT).splitlines()) - lines, "", "0", 0
-    )
+    yield Figure("lines on stderr per idle minute", said * 60 / _IDLE_SECONDS, "", "0", 0)
+    note = f"{used:.2f} s in {_IDLE_SECONDS:.0f} s, children included"
+    yield Figure("CPU time per idle hour", used * 3600 / _IDLE_SECONDS, "s", "", 10, note)
 
 
 def join_seconds(lab: Lab, name: str, agent: str) -> float:

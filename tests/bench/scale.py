@@ -9,6 +9,7 @@ import argparse
 import base64
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import signal
@@ -17,12 +18,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from tests.bench.figures import Figure, render, save
+from tests.bench.measure import let_pass
 from tests.lab.api import wait_for
 from tests.lab.binaries import find_binaries
 from tests.lab.controlplane import ControlPlane, plain_control_plane
@@ -33,6 +35,10 @@ SECRET_NAME = "gardener-node-agent-bench"
 OUTPUT = Path(__file__).resolve().parents[2] / "build/bench-scale.json"
 PER_PROCESS = 20
 WINDOW_SECONDS = 60
+GARDENER_WINDOW_SECONDS = 300
+"""gardener-resource-manager's default; a measurement of five minutes has room for a shorter one."""
+_ALONE_SECONDS = 20.0
+_CHANGE_SECONDS = WINDOW_SECONDS + 15.0
 _APPLIED = "checksum/cloud-config-data"
 _DELAY = "node-agent.gardener.cloud/reconciliation-delay"
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -41,6 +47,33 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 def node_name(number: int) -> str:
     """Return the name of a node."""
     return f"bench-{number:04}"
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """What the API server has done until a moment.
+
+    Attributes:
+        at: monotonic.
+        requests: answered.
+        watches: open.
+        cpu: seconds.
+        resident: memory in MB.
+    """
+
+    at: float
+    requests: float
+    watches: float
+    cpu: float
+    resident: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Requests, and seconds of CPU: in a second, or for something."""
+
+    requests: float
+    cpu: float
 
 
 @dataclass(slots=True)
@@ -59,10 +92,18 @@ class Observation:
     def look_at_leases(self, leases: Sequence[dict[str, Any]]) -> None:
         """Note the renewals."""
         for lease in leases:
-            name, renewed = lease["metadata"]["name"], datetime.fromisoformat(lease["spec"]["renewTime"])
+            name = lease["metadata"]["name"]
+            if not name.startswith("gardener-node-agent-"):
+                continue
+            renewed = datetime.fromisoformat(lease["spec"]["renewTime"])
             if (before := self._renewed.get(name)) is not None and renewed != before:
                 self.gaps[name] = max(self.gaps.get(name, 0.0), (renewed - before).total_seconds())
             self._renewed[name] = renewed
+
+    def look_at_the_end(self, now: datetime) -> None:
+        """Count the time since the last renewal too: an agent that has gone silent is no agent without gaps."""
+        for name, renewed in self._renewed.items():
+            self.gaps[name] = max(self.gaps.get(name, 0.0), (now - renewed).total_seconds())
 
     def look_at_nodes(self, nodes: Sequence[dict[str, Any]], checksum: str, seconds: float) -> None:
         """Note who has the new OSC."""
@@ -139,17 +180,26 @@ def requests(plane: ControlPlane) -> tuple[float, float]:
     return total, watches
 
 
-def cpu_seconds(plane: ControlPlane) -> float:
-    """Return the CPU time of kube-apiserver."""
-    fields = Path(f"/proc/{plane.process('kube-apiserver').pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
+def used(plane: ControlPlane) -> "Used":
+    """Return what the API server has done so far."""
+    process = Path(f"/proc/{plane.process('kube-apiserver').pid}")
+    fields = (process / "stat").read_text().rpartition(")")[2].split()
+    resident = next(line for line in (process / "status").read_text().splitlines() if line.startswith("VmRSS:"))
+    answered, watches = requests(plane)
+    cpu = (int(fields[11]) + int(fields[12])) / _TICKS
+    return Used(time.monotonic(), answered, watches, cpu, int(resident.split()[1]) * 1024 / 1e6)
 
 
 def measure(plane: ControlPlane, agents: int, seconds: float, folder: Path) -> list[Figure]:
     """Run the fleet and return the figures."""
     register(plane, agents)
     first = publish(plane, 1)
-    idle_watches = requests(plane)[1]
+    begun = used(plane)
+    let_pass(_ALONE_SECONDS)
+    alone = used(plane)
+    itself = Rate(
+        (alone.requests - begun.requests) / (alone.at - begun.at), (alone.cpu - begun.cpu) / (alone.at - begun.at)
+    )
     with fleet(plane, agents, folder):
         started = Observation()
 
@@ -159,49 +209,115 @@ def measure(plane: ControlPlane, agents: int, seconds: float, folder: Path) -> l
 
         wait_for(all_applied, timeout=300, what="all agents to have applied the first OSC", interval=2)
         to_stderr(f"{agents} agents run; measuring for {seconds:g} s ...")
-        return _figures(plane, agents, seconds, idle_watches)
+        return _Measurement(plane, agents, seconds, alone, itself).figures()
 
 
-def _figures(plane: ControlPlane, agents: int, seconds: float, idle_watches: float) -> list[Figure]:
-    seen, own = Observation(), 0
-    begun, (before, _), cpu = time.monotonic(), requests(plane), cpu_seconds(plane)
-    published, checksum = 0.0, ""
+class _Measurement:
+    """A quiet time, a new OSC that spreads over its window, and a quiet time again."""
 
-    def look() -> bool:
-        nonlocal own, published, checksum
-        now = time.monotonic() - begun
-        if not checksum and now > seconds / 5:
-            checksum, published, own = publish(plane, 2), now, own + 1
-        seen.look_at_leases(plane.admin.list("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"))
-        own += 1
-        if checksum and len(seen.applied) < agents:
-            seen.look_at_nodes(plane.admin.list("/api/v1/nodes"), checksum, time.monotonic() - begun - published)
-            own += 1
-        return now >= seconds
+    def __init__(self, plane: ControlPlane, agents: int, seconds: float, alone: Used, itself: "Rate") -> None:
+        self._plane = plane
+        self._itself = itself
+        self._agents = agents
+        self._seconds = seconds
+        self._alone = alone
+        self._seen = Observation()
+        self._own = 0
 
-    wait_for(look, timeout=seconds + 60, what="the end of the measurement", interval=2)
-    took = time.monotonic() - begun
-    (after, watches), used = requests(plane), cpu_seconds(plane) - cpu
-    spread = sorted(seen.applied.values())
-    missing = agents - len(spread)
-    rate = (after - before - own) / took
+    def figures(self) -> list[Figure]:
+        """Watch the fleet, and return what was seen."""
+        quiet = max(10.0, (self._seconds - _CHANGE_SECONDS) / 2)
+        marks = [used(self._plane)]
+        self._watch(quiet)
+        marks.append(self._mark())
+        checksum, published = publish(self._plane, 2), time.monotonic()
+        self._watch(_CHANGE_SECONDS, checksum, published)
+        marks.append(self._mark())
+        self._watch(quiet, checksum, published)
+        marks.append(self._mark())
+        self._seen.look_at_the_end(datetime.now(UTC))
+        return self._measured(marks) + derived(self._agents, *self._rates(marks))
+
+    def _watch(self, seconds: float, checksum: str = "", published: float = 0.0) -> None:
+        ends, rounds = time.monotonic() + seconds, itertools.count()
+
+        def look() -> bool:
+            # Each list costs the API server something: not more than renewals every 10 s, and a spread over 60 s, need.
+            if next(rounds) % 2 == 0:
+                self._seen.look_at_leases(self._list("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"))
+            if checksum and len(self._seen.applied) < self._agents:
+                self._seen.look_at_nodes(self._list("/api/v1/nodes"), checksum, time.monotonic() - published)
+            return time.monotonic() >= ends
+
+        wait_for(look, timeout=seconds + 60, what="the end of the measurement", interval=2)
+
+    def _list(self, path: str) -> list[dict[str, Any]]:
+        self._own += 1
+        return self._plane.admin.list(path)
+
+    def _mark(self) -> Used:
+        mark = used(self._plane)
+        return replace(mark, requests=mark.requests - self._own)
+
+    def _measured(self, marks: Sequence[Used]) -> list[Figure]:
+        begun, end = marks[0], marks[-1]
+        took, agents = end.at - begun.at, self._agents
+        rate, cpu = (end.requests - begun.requests) / took, (end.cpu - begun.cpu) / took
+        spread = sorted(self._seen.applied.values())
+        window = f"window {WINDOW_SECONDS} s"
+        return [
+            Figure("agents", agents, "", "", None, f"for {took:.0f} s, {PER_PROCESS} in a process"),
+            Figure("requests per second, all agents", rate, "1/s", "", None, "one OSC change included"),
+            Figure("watches", end.watches - self._alone.watches, "", "", None, "all agents"),
+            Figure("watches per agent", (end.watches - self._alone.watches) / agents, "", "", 3),
+            Figure(
+                "CPU of kube-apiserver", 100 * cpu, "%", "", None, f"of one core; {100 * self._itself.cpu:.2g} alone"
+            ),
+            Figure("memory of kube-apiserver", end.resident - self._alone.resident, "MB", "", None, "more than before"),
+            Figure("first node with the new OSC", spread[0] if spread else -1, "s", "", None, window),
+            Figure("last node with the new OSC", spread[-1] if spread else -1, "s", "", WINDOW_SECONDS + 10, window),
+            Figure("nodes without it", agents - len(spread), "", "", 0),
+            Figure("agents without a heartbeat", agents - len(self._seen.gaps), "", "", 0),
+            Figure("longest gap between heartbeats", max(self._seen.gaps.values(), default=-1), "s", "", 25),
+        ]
+
+    def _rates(self, marks: Sequence[Used]) -> tuple["Rate", "Rate"]:
+        """Return what a quiet second of all agents costs, and what the change did beyond that."""
+        begun, published, spread, end = marks
+        quiet_seconds = (published.at - begun.at) + (end.at - spread.at)
+        asked = (published.requests - begun.requests + end.requests - spread.requests) / quiet_seconds
+        cpu = (published.cpu - begun.cpu + end.cpu - spread.cpu) / quiet_seconds
+        took = spread.at - published.at
+        more = spread.requests - published.requests - asked * took, spread.cpu - published.cpu - cpu * took
+        # What the API server does without any agent does not grow with their number.
+        quiet = asked - self._itself.requests, cpu - self._itself.cpu
+        return Rate(max(0.0, quiet[0]), max(0.0, quiet[1])), Rate(max(0.0, more[0]), max(0.0, more[1]))
+
+
+def derived(agents: int, quiet: "Rate", change: "Rate", nodes: int = 5000) -> list[Figure]:
+    """Return what many nodes would cost, in proportion to what was measured.
+
+    Args:
+        agents: how many were measured.
+        quiet: of all of them, in a second without a change.
+        change: of all of them, for one OSC change, beyond that.
+        nodes: how many there would be.
+    """
+    times = nodes / agents
+    changing = quiet.requests * times + change.requests * times / GARDENER_WINDOW_SECONDS
+    cores = quiet.cpu * times
+    peak = cores + change.cpu * times / GARDENER_WINDOW_SECONDS
+    window = f"an OSC change spread over {GARDENER_WINDOW_SECONDS} s"
     return [
-        Figure("agents", agents, "", "", None, f"for {took:.0f} s"),
-        Figure("requests per second, all agents", rate, "1/s", "", None),
-        Figure("requests per minute and agent, with one OSC change", rate * 60 / agents, "", "", None),
-        Figure("watches per agent", (watches - idle_watches) / agents, "", "", 3),
-        Figure("CPU of kube-apiserver", 100 * used / took, "%", "", None, "of one core"),
-        Figure("first node with the new OSC", spread[0] if spread else -1, "s", "", None),
         Figure(
-            "last node with the new OSC",
-            spread[-1] if spread else -1,
-            "s",
-            "",
-            WINDOW_SECONDS + 10,
-            f"window {WINDOW_SECONDS} s",
+            "requests per minute and agent, quiet", quiet.requests * 60 / agents, "", "", 7.5, "unit check included"
         ),
-        Figure("nodes without it", missing, "", "", 0),
-        Figure("longest gap between heartbeats", max(seen.gaps.values(), default=-1), "s", "", 25),
+        Figure("requests per agent for an OSC change", change.requests / agents, "", "", None, "5 units, 20 files"),
+        Figure(f"{nodes} nodes: watches", 2 * nodes, "", "", None, "Secret and Node"),
+        Figure(f"{nodes} nodes: requests per second, quiet", quiet.requests * times, "1/s", "", None, "in proportion"),
+        Figure(f"{nodes} nodes: requests per second, changing", changing, "1/s", "", None, window),
+        Figure(f"{nodes} nodes: cores of kube-apiserver, quiet", cores, "", "", None, "without the authorizer webhook"),
+        Figure(f"{nodes} nodes: cores of kube-apiserver, changing", peak, "", "", None, window),
     ]
 
 
