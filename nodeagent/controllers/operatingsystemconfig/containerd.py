@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Protocol
 
 import aiohttp
-import tomli_w
 
 from agents.core import files
 from agents.core.errors import RetriableError, TerminalError
@@ -99,6 +98,8 @@ class ContainerdFiles:
             await run_to_end(files.ensure_directory, self._at(directory))
         if before == after:
             return False
+        import tomli_w  # rarely needed: only where containerd's configuration really changes
+
         content = tomli_w.dumps(after).encode()
         await run_to_end(self._originals.keep_first, CONFIG_FILE)
         await run_to_end(files.write_atomic, self._at(CONFIG_FILE), content, mode=CONFIG_MODE)
