@@ -10,6 +10,7 @@ after it has seen that the API server accepts them: nothing that runs is cut off
 """
 
 import asyncio
+import socket
 from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import (
@@ -34,6 +35,8 @@ from agents.kube.ratelimit import RateLimiter
 from agents.kube.tls import tls_context
 from agents.kube.trust import Authorities, Trust
 
+KEEPALIVE_IDLE_SECONDS, KEEPALIVE_INTERVAL_SECONDS, KEEPALIVE_PROBES = 15, 5, 3
+"""A watch whose peer is gone fails after 30 s: the first probe after 15 s of silence, then three without an answer."""
 CONNECT_DEADLINE_SECONDS = 3.0
 """Name resolution, TCP and TLS together."""
 
@@ -113,6 +116,20 @@ class Transport(Protocol):
     async def close(self) -> None:
         """Close all connections."""
         ...
+
+
+def _notice_a_dead_peer(response: aiohttp.ClientResponse) -> None:
+    """Have the kernel ask whether the other side of a connection still lives, as the connection itself may be silent for long.
+
+    A server that moved, lost power or was cut off says no goodbye; without this a watch on it is dead until its read deadline.
+    """
+    transport = None if response.connection is None else response.connection.transport
+    connection = None if transport is None else transport.get_extra_info("socket")
+    if connection is not None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_SECONDS)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_SECONDS)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +212,7 @@ class HttpTransport:
                     except BaseException:
                         response.close()
                         raise
+                    _notice_a_dead_peer(response)
             try:
                 yield _HttpStream(response, read_deadline, lambda: self._explain(call))
             finally:

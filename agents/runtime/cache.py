@@ -47,6 +47,7 @@ class Informer(Generic[T]):
         namespace: str | None,
         selector: Selector,
         changed: Callable[[], None],
+        recovered: Callable[[], None],
         clock: Clock,
         rng: Random,
         read_deadline: float = READ_DEADLINE_SECONDS,
@@ -54,6 +55,7 @@ class Informer(Generic[T]):
         self.resource = resource
         self.namespace = namespace
         self._changed = changed
+        self._recovered = recovered
         self._store: Store[T] = Store()
         self._handlers: list[Handler[T]] = []
         self._synced = asyncio.Event()
@@ -112,6 +114,10 @@ class Informer(Generic[T]):
         """Open the watch anew: its connection is probably dead."""
         self._reflector.reconnect()
 
+    def retry(self) -> None:
+        """End a back-off: the API server answers others."""
+        self._reflector.retry()
+
     def add_handler(self, handler: Handler[T]) -> Callable[[], None]:
         """Tell a handler about each change, and now about each object that is known already.
 
@@ -142,6 +148,8 @@ class Informer(Generic[T]):
         if answered is not self._answered:
             self._answered = answered
             self._changed()
+            if answered:
+                self._recovered()
 
     def _tell_all(self, old: T | None, new: T | None) -> None:
         for handler in tuple(self._handlers):
@@ -202,6 +210,7 @@ class Cache:
             namespace=namespace,
             selector=selector,
             changed=self._update,
+            recovered=self._retry,
             clock=self._clock,
             rng=self._rng,
             read_deadline=self._read_deadline,
@@ -248,6 +257,11 @@ class Cache:
 
     def _start(self, group: asyncio.TaskGroup, informer: Informer[Any]) -> None:
         group.create_task(run_forever(f"informer {informer.resource.plural}", informer.run))
+
+    def _retry(self) -> None:
+        """Have the others try again as soon as one of them is answered."""
+        for informer in self._informers:
+            informer.retry()
 
     def _update(self) -> None:
         if self.synced:

@@ -4,8 +4,9 @@ A watch that ends, by the server's plan or by a failure, is continued from the l
 A new list is made after a 410 (at once, but for a second 410 in a row), after three failures in a row (an etcd that was restored from a backup has versions that are lower
 than ours, and a watch would wait for them in silence), and when other objects are selected. Failures back off as client-go's
 reflector does: 0.8 s, doubled up to 30 s, each up to twice as long at random, and from the start again after 2 minutes without
-one. A server that asks to wait is obeyed. A watch that ends at once without an event counts as a failure, so nothing here can
-spin.
+one; up to 5 s only while there is no answer at all, which costs no server anything: an agent that was restarted during an outage has
+no Node to renew a Lease for until it has listed. A server that asks to wait is obeyed. A watch that ends at once without an event
+counts as a failure, so nothing here can spin.
 
 Nothing ends a reflector but cancelling it: an API server that is away, or says 403, is waited for.
 """
@@ -20,7 +21,7 @@ from agents.core.clock import Clock
 from agents.core.errors import AgentError, FatalError, RetriableError
 from agents.core.logging import get_logger
 from agents.kube.client import Client, ObjectList, Selector
-from agents.kube.errors import Gone, UnexpectedStatus
+from agents.kube.errors import DeadlineExceeded, Gone, Unavailable, UnexpectedStatus
 from agents.kube.models import KubeObject
 from agents.kube.resource import Resource
 from agents.kube.watch import READ_DEADLINE_SECONDS, EventType
@@ -31,6 +32,8 @@ log = get_logger(__name__)
 
 FIRST_BACKOFF = timedelta(milliseconds=800)
 LONGEST_BACKOFF = timedelta(seconds=30)
+LONGEST_BACKOFF_UNREACHABLE = timedelta(seconds=5)
+"""While nothing answers; times up to two, as the others, so that a heartbeat comes within 10 s of the server's return."""
 BACKOFF_RESET_SECONDS = 120.0
 """client-go's: after this long without a failure the back-off starts anew."""
 
@@ -98,6 +101,7 @@ class Reflector(Generic[T]):
         self._gone = False
         self._scope: asyncio.Timeout | None = None
         self._watching = False
+        self._waiting = False
         self._reconnecting = False
 
     @property
@@ -117,11 +121,20 @@ class Reflector(Generic[T]):
     def reconnect(self) -> None:
         """Open the watch anew, from where it is: somebody found out that connections to the API server are dead.
 
-        The server's silence would tell as well, but only after the read deadline.
+        The server's silence would tell as well, but only after the read deadline. A back-off ends, too.
         """
-        if self._watching and self._scope is not None:
+        if self._watching or self._waiting:
+            self._interrupt()
+
+    def retry(self) -> None:
+        """Try again now if there is a failure to recover from: the API server answers others."""
+        if self._waiting:
+            self._interrupt()
+
+    def _interrupt(self) -> None:
+        scope, self._scope = self._scope, None
+        if scope is not None:
             self._reconnecting = True
-            scope, self._scope = self._scope, None
             scope.reschedule(asyncio.get_running_loop().time())
 
     async def run(self) -> NoReturn:
@@ -203,7 +216,8 @@ class Reflector(Generic[T]):
     async def _back_off(self, error: Exception) -> None:
         if self._clock.monotonic() - self._failed_at > BACKOFF_RESET_SECONDS:
             self._failures = 0
-        delay = min(LONGEST_BACKOFF, FIRST_BACKOFF * 2 ** min(self._failures, 10)) * (1 + self._rng.random())
+        longest = LONGEST_BACKOFF_UNREACHABLE if isinstance(error, Unavailable | DeadlineExceeded) else LONGEST_BACKOFF
+        delay = min(longest, FIRST_BACKOFF * 2 ** min(self._failures, 10)) * (1 + self._rng.random())
         if isinstance(error, RetriableError) and error.after is not None:
             delay = error.after
         self._failures += 1
@@ -212,8 +226,12 @@ class Reflector(Generic[T]):
             self._version = None
         self._connected(answered=False)
         self._report(error, delay)
-        await asyncio.sleep(delay.total_seconds())
-        self._failed_at = self._clock.monotonic()
+        self._waiting = True
+        try:
+            await asyncio.sleep(delay.total_seconds())
+        finally:
+            self._waiting = False
+            self._failed_at = self._clock.monotonic()
 
     def _report(self, error: Exception, delay: timedelta) -> None:
         """Log a failure: at error once per outage, and always if it is no kind of ours."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from random import Random
 from urllib.parse import urlsplit
 
@@ -197,6 +198,20 @@ async def test_half_open_watch_is_noticed(client: Client, new_client: NewClient,
         await put(client, name, "2")
         await eventually(lambda: value(informer, name) == b"2", seconds=6)
         assert way.accepted > before
+
+
+async def test_the_kernel_looks_after_a_silent_watch(new_client: NewClient, way: Relay, name: str) -> None:
+    """Contract 9 W25: the connection of a watch has TCP keep-alive, whose timer the kernel shows."""
+    cache, informer = secrets(new_client(server=f"https://127.0.0.1:{way.port}"), name)
+    async with running(cache.run):
+        await informer.wait_synced()
+        await eventually(lambda: way.accepted >= 1 and "02" in timers_towards(way.port))
+
+
+def timers_towards(port: int) -> set[str]:
+    """Return the timers of established connections to a local port: 00 none, 01 retransmission, 02 keep-alive."""
+    rows = [line.split() for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]]
+    return {row[5].partition(":")[0] for row in rows if int(row[2].partition(":")[2], 16) == port and row[3] == "01"}
 
 
 async def test_half_open_request_ends_at_its_deadline(new_client: NewClient, way: Relay) -> None:

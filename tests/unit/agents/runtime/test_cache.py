@@ -299,3 +299,16 @@ async def test_reconnecting_opens_watches_anew_and_loses_nothing(api: FakeApi, c
         assert names(informer.list()) == ["a", "b"]
         lists = [call for call in api.requests("GET") if "/nodes" in call.path]
         assert len(lists) == 1
+
+
+async def test_one_that_is_answered_wakes_the_others(api: FakeApi, cache: Cache) -> None:
+    """After an outage nobody waits out a back-off: the first informer that is answered tells all."""
+    nodes, secrets = cache.informer(NODES), cache.informer(SECRETS)
+    api.fail(Forbidden("no", status=403), path="/api/v1/secrets")
+    api.fail(Unavailable("away"), path="/api/v1/nodes")
+    async with running(cache.run):
+        await asyncio.sleep(600)
+        api.heal()
+        await nodes.wait_synced()
+        await settle()
+        assert secrets.synced

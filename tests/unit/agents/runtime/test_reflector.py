@@ -9,7 +9,15 @@ import structlog
 
 from agents.core.errors import FatalError
 from agents.kube.client import Client, ObjectList, Selector
-from agents.kube.errors import Forbidden, InvalidResponse, ServerError, TooManyRequests, Unavailable
+from agents.kube.errors import (
+    ApiError,
+    DeadlineExceeded,
+    Forbidden,
+    InvalidResponse,
+    ServerError,
+    TooManyRequests,
+    Unavailable,
+)
 from agents.kube.models import NODES, Node
 from agents.kube.watch import EventType
 from agents.runtime.reflector import Reflector
@@ -188,7 +196,6 @@ async def test_silent_watch_is_replaced(api: FakeApi, reflector: Reflector[Node]
 @pytest.mark.parametrize(
     "error",
     [
-        Unavailable("away"),
         Forbidden("no", status=403),
         ServerError("broken", status=500),
         InvalidResponse("not json"),
@@ -209,6 +216,35 @@ async def test_failing_list_is_retried_for_ever_and_slowly(
             assert sink.seen == ["list:"]
     assert sink.answers[0] is False
     assert logs[0]["error"] is error
+
+
+@pytest.mark.parametrize("error", [Unavailable("away"), DeadlineExceeded("no answer")])
+async def test_a_server_that_does_not_answer_is_found_within_10_s_of_its_return(
+    api: FakeApi, reflector: Reflector[Node], sink: Sink, error: ApiError
+) -> None:
+    """Contract 7.1, OURS: an agent that was restarted in an outage has no Node to renew a Lease for before it has listed."""
+    api.fail(error)
+    async with running(reflector.run):
+        await asyncio.sleep(600)
+        assert 60 <= len(api.calls) <= 130
+        api.heal()
+        await asyncio.sleep(10)
+        assert sink.seen == ["list:"]
+
+
+async def test_who_waits_is_told_that_others_are_answered(api: FakeApi, reflector: Reflector[Node], sink: Sink) -> None:
+    """A back-off ends at once when it is asked to; a watch that is well is left alone, and so is one that runs."""
+    api.fail(ServerError("broken", status=500))
+    async with running(reflector.run):
+        await asyncio.sleep(300)
+        api.heal()
+        reflector.retry()
+        await settle()
+        assert sink.seen == ["list:"]
+        (stream,) = api.streams
+        reflector.retry()
+        await settle()
+        assert api.streams == [stream]
 
 
 async def test_server_that_asks_to_wait_is_obeyed(api: FakeApi, reflector: Reflector[Node], sink: Sink) -> None:
@@ -250,7 +286,7 @@ async def test_backoff_starts_over_after_two_quiet_minutes(api: FakeApi, reflect
         api.go_away()
         await asyncio.sleep(300)
         api.heal()
-        await asyncio.sleep(185)
+        await asyncio.sleep(140)
         calls = len(api.calls)
         for stream in api.streams:
             stream.fail(Unavailable("reset"))
