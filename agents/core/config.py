@@ -1,9 +1,9 @@
 """Configuration files: strict on types, tolerant of keys that a newer writer added, all problems at once."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError
 from pydantic.alias_generators import to_camel
@@ -88,14 +88,14 @@ def parse_config(path: Path, value: Mapping[str, object], model: type[M]) -> M:
     except ValidationError as error:
         # Inputs are left out: a configuration may hold secrets.
         raise ConfigError(
-            path, [f"{_json_path(item['loc'])}: {item['msg']}" for item in error.errors(include_input=False)]
+            path, [f"{json_path(item['loc'])}: {item['msg']}" for item in error.errors(include_input=False)]
         ) from None
     except AgentError as error:
         raise ConfigError(path, [str(error)]) from error
 
 
 def unknown_keys(value: object, model: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Yield the JSON path of each key that the model does not know."""
+    """Yield the JSON path of each key that the model does not know, also in optional models and in lists of models."""
     if not isinstance(value, Mapping):
         return
     fields = {field.alias or name: field for name, field in model.model_fields.items()}
@@ -104,12 +104,24 @@ def unknown_keys(value: object, model: type[BaseModel], prefix: str = "") -> Ite
         if key not in fields:
             yield path
             continue
-        annotation = fields[key].annotation
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            yield from unknown_keys(item, annotation, path)
+        for inner in _models(fields[key].annotation):
+            if isinstance(item, Sequence):
+                for index, element in enumerate(item):
+                    yield from unknown_keys(element, inner, f"{path}[{index}]")
+            else:
+                yield from unknown_keys(item, inner, path)
 
 
-def _json_path(location: tuple[int | str, ...]) -> str:
+def _models(annotation: object) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    elif get_origin(annotation) is not dict:
+        for argument in get_args(annotation):
+            yield from _models(argument)
+
+
+def json_path(location: tuple[int | str, ...]) -> str:
+    """Return a place in a document as text: `a.b[0].c`."""
     text = ""
     for part in location:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part

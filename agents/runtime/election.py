@@ -72,7 +72,7 @@ class ElectionTimes:
     """How long a Lease counts, and how it is kept."""
 
     lease_duration: timedelta = timedelta(seconds=15)
-    """How long others wait for a leader that does not renew any more; whole seconds."""
+    """How long others wait for a leader that does not renew any more; a Lease has whole seconds, so a fraction is cut off."""
     renew_deadline: timedelta = timedelta(seconds=10)
     """How long a leader that cannot renew goes on."""
     retry_period: timedelta = timedelta(seconds=2)
@@ -82,14 +82,18 @@ class ElectionTimes:
         """Refuse what cannot work.
 
         Raises:
-            FatalError: not lease_duration > renew_deadline > 1.2 * retry_period > 0, or a lease of less than a second.
+            FatalError: not lease_duration > renew_deadline > 1.2 * retry_period > 0, in whole seconds for the first.
         """
         if not (
-            self.lease_duration > self.renew_deadline > JITTER_FACTOR * self.retry_period
+            timedelta(seconds=self.lease_seconds) > self.renew_deadline > JITTER_FACTOR * self.retry_period
             and self.retry_period > timedelta(0)
-            and self.lease_duration >= timedelta(seconds=1)
         ):
             raise FatalError("leader election cannot work with these times", times=str(self))
+
+    @property
+    def lease_seconds(self) -> int:
+        """Return the duration as it stands in the Lease."""
+        return int(self.lease_duration.total_seconds())
 
 
 def new_identity(*, hostname: str, pod_uid: str, rng: Random) -> str:
@@ -430,7 +434,7 @@ class LeaderElector:
         kept = lock is not None and ours and spec.acquire_time is not None
         return {
             "holderIdentity": self.identity,
-            "leaseDurationSeconds": int(self._times.lease_duration.total_seconds()),
+            "leaseDurationSeconds": self._times.lease_seconds,
             "acquireTime": format_micro_time(spec.acquire_time) if kept and spec.acquire_time else now,
             "renewTime": now,
             "leaseTransitions": (spec.lease_transitions or 0) + (0 if ours or lock is None else 1),

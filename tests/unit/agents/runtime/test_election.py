@@ -524,7 +524,8 @@ async def test_cancelled_while_taking_the_lease_gives_it_back(api: FakeApi, new_
 
 
 @pytest.mark.parametrize(
-    ("lease_duration", "renew_deadline", "retry_period"), [(10, 10, 2), (15, 2.4, 2), (15, 10, 0), (0.5, 0.4, 0.1)]
+    ("lease_duration", "renew_deadline", "retry_period"),
+    [(10, 10, 2), (15, 2.4, 2), (15, 10, 0), (0.5, 0.4, 0.1), (2.9, 2.5, 1)],
 )
 def test_times_that_cannot_work_are_refused(lease_duration: float, renew_deadline: float, retry_period: float) -> None:
     """Contract core 2.2 (ours): leaseDuration > renewDeadline > 1.2 * retryPeriod > 0."""
