@@ -267,15 +267,12 @@ class LeaderElector:
         return True
 
     def _listed(self, listed: ObjectList[LockDocument]) -> None:
-        found = [item for item in listed.items if item.metadata.name == self._name]
-        if found:
-            self._observed.see(found[0])
+        if listed.items:
+            self._observed.see(listed.items[0])
         else:
             self._observed.missing()
 
     def _watched(self, event_type: EventType, lock: LockDocument) -> None:
-        if lock.metadata.name != self._name:
-            return
         if event_type is EventType.DELETED:
             self._observed.missing()
         else:

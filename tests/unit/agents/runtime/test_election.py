@@ -442,6 +442,64 @@ async def test_deleted_lease_makes_no_second_leader(api: FakeApi, new_replica: N
         assert leader.led_until() is None
 
 
+async def test_lease_that_is_gone_when_the_watch_begins(api: FakeApi, new_replica: NewReplica) -> None:
+    """Contract core 1.3 (ours): also a Lease that vanished between our first look and the list counts until its end."""
+    held_by(api, "dead")
+    follower = new_replica("b")
+    async with candidate(follower):
+        api.fail(Unavailable("gone"), times=1, method="GET", path=PATH.removesuffix(f"/{NAME}"))
+        await settle()
+        assert follower.elector.holder == "dead"
+        api.remove(LEASES, NAME, NAMESPACE)
+        await asyncio.sleep(14.9)
+        assert follower.led_from() is None
+        await asyncio.sleep(0.2)
+        assert follower.led_from() == pytest.approx(1015, abs=1e-6)
+
+
+async def test_conflict_that_cannot_be_looked_into(api: FakeApi, new_replica: NewReplica) -> None:
+    """Contract core 1.3: a conflict followed by a failing read is tried again; leadership is kept if it is still ours."""
+    replica = new_replica("a")
+    async with candidate(replica):
+        await asyncio.sleep(3)
+        held_by(api, "a")
+        api.fail(Unavailable("gone"), times=1, method="GET")
+        await asyncio.sleep(4)
+        assert not replica.lost()
+        assert lease(api)["renewTime"] >= "2026-01-01T00:00:06"
+
+
+async def test_release_after_somebody_touched_the_lease(api: FakeApi, new_replica: NewReplica) -> None:
+    """Contract core 1.7: the Lease is given back also if somebody touched it since the last renewal; never somebody else's."""
+    replica = new_replica("a")
+    async with candidate(replica) as task:
+        await asyncio.sleep(3)
+        held_by(api, "a")
+        await end(task)
+        assert lease(api)["holderIdentity"] == ""
+    other = new_replica("b")
+    async with candidate(other) as task:
+        await asyncio.sleep(3)
+        held_by(api, "thief")
+        await end(task)
+        assert lease(api)["holderIdentity"] == "thief"
+
+
+async def test_frozen_loop_does_not_lead_on(api: FakeApi, new_replica: NewReplica, clock: FakeClock) -> None:
+    """Contract core 1.3: a leader whose process stood still for longer than the deadline asks for its end before any request."""
+    replica = new_replica("a")
+    async with candidate(replica):
+        await asyncio.sleep(3)
+        calls = len(api.calls)
+        clock.advance(30)
+        await asyncio.sleep(1.1)
+        assert replica.lost()
+        await settle()
+        # The release is the only thing that was sent.
+        assert [call.method for call in api.calls[calls:]] == ["PUT"]
+        assert lease(api)["holderIdentity"] == ""
+
+
 async def test_of_two_followers_one_leads(api: FakeApi, new_replica: NewReplica) -> None:
     """Contract core 1.3: followers that wake at the same moment are told apart by the resource version: one 409, one leader."""
     replicas = [new_replica(name, seed=seed) for seed, name in enumerate("bcd")]
