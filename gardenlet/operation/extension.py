@@ -89,6 +89,7 @@ async def deploy_object(
     *,
     clock: Clock,
     operation: str | None,
+    ask: Callable[[ExtensionObject], bool] = lambda _item: True,
     metadata: Callable[[dict[str, Any]], None] = lambda _metadata: None,
 ) -> ExtensionObject:
     """Write the complete spec of an extension object and ask for an operation.
@@ -99,6 +100,7 @@ async def deploy_object(
         spec: replaces what is there.
         clock: for the timestamp.
         operation: what to ask for; None writes the spec and asks for nothing.
+        ask: whether to ask, given the object as it is before the write; one that is new has nothing but its name.
         metadata: further changes of `metadata`.
 
     Returns:
@@ -106,10 +108,11 @@ async def deploy_object(
     """
 
     def mutate(document: dict[str, Any]) -> None:
+        asks = operation is not None and ask(_parsed(document))
         document["spec"] = deepcopy(dict(spec))
         metadata(document["metadata"])
-        if operation is not None:
-            _annotate(document["metadata"], {OPERATION: operation, TIMESTAMP: format_nano(clock.now())})
+        if asks:
+            _annotate(document["metadata"], {OPERATION: operation or "", TIMESTAMP: format_nano(clock.now())})
 
     written, _ = await deploy(client, target, mutate)
     return _parsed(written.content)
@@ -122,6 +125,22 @@ async def annotate(client: Client, target: Target, operation: str, *, clock: Clo
         NotFound: there is no such object.
     """
     return await _patch_annotations(client, target, {OPERATION: operation, TIMESTAMP: format_nano(clock.now())})
+
+
+def is_unsettled(item: ExtensionObject) -> bool:
+    """Return whether an object's last operation has not succeeded, or is not the answer to what was asked for last.
+
+    An object without a last operation is neither: its extension has not begun, and will without being asked.
+    """
+    operation = item.status.last_operation
+    if operation is None:
+        return False
+    if operation.state != OperationState.SUCCEEDED:
+        return True
+    if TIMESTAMP not in item.metadata.annotations:
+        return False
+    asked, done = moment(item.metadata.annotations[TIMESTAMP]), moment(operation.last_update_time)
+    return asked is None or done is None or asked.replace(microsecond=0) > done
 
 
 def check_ready(item: ExtensionObject) -> Exception | None:

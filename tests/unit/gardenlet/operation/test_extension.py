@@ -81,6 +81,43 @@ async def test_deploy_without_an_operation_only_merges_the_spec(api: FakeApi, cl
     assert "annotations" not in stored["metadata"]
 
 
+@pytest.mark.parametrize(
+    ("last", "timestamp", "unsettled"),
+    [
+        (None, "2026-01-01T00:00:00Z", False),
+        (None, "torn", False),
+        ({**DONE, "state": "Error"}, None, True),
+        ({**DONE, "state": "Processing"}, None, True),
+        (DONE, None, False),
+        (DONE, "2026-01-01T00:00:20.9Z", False),
+        (DONE, "2026-01-01T00:00:21Z", True),
+        (DONE, "torn", True),
+        ({**DONE, "lastUpdateTime": None}, "2026-01-01T00:00:00Z", True),
+    ],
+)
+def test_unsettled(last: dict[str, Any] | None, timestamp: str | None, unsettled: bool) -> None:
+    """Contract controllers 2.6: last operation not Succeeded, or timestamp invalid or newer; a missing operation is neither."""
+    annotations = {} if timestamp is None else {"gardener.cloud/timestamp": timestamp}
+    document = {"metadata": {"annotations": annotations}, "status": {"lastOperation": last}}
+    assert extension.is_unsettled(ExtensionObject.model_validate(document)) is unsettled
+
+
+async def test_asking_only_where_it_is_needed(api: FakeApi, client: Client, clock: FakeClock) -> None:
+    """Contract controllers 2.6: an Infrastructure is annotated only if its last run failed; a first create is not."""
+
+    async def deploy_if_needed() -> bool:
+        item = await extension.deploy_object(
+            client, TARGET, {"type": "aws"}, clock=clock, operation="reconcile", ask=extension.is_unsettled
+        )
+        return "gardener.cloud/operation" in item.metadata.annotations
+
+    assert not await deploy_if_needed()
+    change(api, {"lastOperation": DONE})
+    assert not await deploy_if_needed()
+    change(api, {"lastOperation": {**DONE, "state": "Error"}})
+    assert await deploy_if_needed()
+
+
 def ready(**changes: Any) -> ExtensionObject:
     """Return an object that is ready, but for some changes."""
     annotations = {"gardener.cloud/timestamp": "2026-01-01T00:00:20.75Z", **changes.pop("annotations", {})}
