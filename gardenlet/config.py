@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from agents.core.config import Duration
+from agents.runtime.election import ElectionTimes
 from gardenlet.config_controllers import Controllers
 from gardenlet.config_features import EtcdConfig, ExposureClassHandler, Logging, Monitoring, Sni
 from gardenlet.config_model import GardenletModel
@@ -77,6 +78,11 @@ class LeaderElection(GardenletModel):
     resource_lock: str = "leases"
     resource_name: str = "gardenlet-leader-election"
     resource_namespace: str = "garden"
+
+    @property
+    def times(self) -> ElectionTimes:
+        """Return the times for the elector; they can work if the configuration is valid."""
+        return ElectionTimes(self.lease_duration, self.renew_deadline, self.retry_period)
 
 
 class Endpoint(GardenletModel):

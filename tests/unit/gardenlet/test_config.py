@@ -10,6 +10,7 @@ import structlog
 import yaml
 
 from agents.core.config import ConfigError
+from agents.runtime.election import ElectionTimes
 from gardenlet import cli
 from gardenlet.config import GardenletConfiguration
 
@@ -429,6 +430,12 @@ VALID: list[dict[str, Any]] = [
 def test_what_is_accepted(tmp_path: Path, changes: dict[str, Any]) -> None:
     """Contract core 1.8, 2.1, 2.2, 2.3, 2.4: the other side of each rule."""
     load(tmp_path, **changes)
+
+
+def test_times_of_the_elector(tmp_path: Path) -> None:
+    """Contract core 2.2: what the rules accept, the elector accepts, up to the last tenth."""
+    found = load(tmp_path, leaderElection={"leaseDuration": "3.9s", "renewDeadline": "2.5s", "retryPeriod": "2.08s"})
+    assert found.leader_election.times == ElectionTimes(3.9 * SECOND, 2.5 * SECOND, 2.08 * SECOND)
 
 
 def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:

@@ -14,7 +14,10 @@ from agents.core.errors import FatalError
 from agents.core.shutdown import Shutdown
 from agents.kube.client import Client
 from agents.kube.errors import Conflict, DeadlineExceeded, Forbidden, Unavailable
-from agents.kube.models import LEASES
+from agents.kube.events import EventRecorder
+from agents.kube.models import LEASES, NODES
+from agents.runtime.cache import Cache
+from agents.runtime.cluster import Cluster
 from agents.runtime.controller import Controller, Environment
 from agents.runtime.election import ElectionTimes, LeaderElector, new_identity
 from agents.runtime.health import InformerSync
@@ -599,10 +602,28 @@ def test_identity_is_mandatory(client: Client, clock: FakeClock) -> None:
         )
 
 
+def new_cluster(api: FakeApi, environment: Environment) -> Cluster:
+    """Return a cluster with an informer."""
+    client = Client(transport=api, rng=Random(1))
+    cache = Cache(client=client, clock=environment.clock, rng=Random(1))
+    cache.informer(NODES)
+    recorder = EventRecorder(client=client, instance="host", clock=environment.clock)
+    return Cluster(name="seed", client=client, cache=cache, recorder=recorder)
+
+
 class Process:
     """A whole process around the manager, in virtual time."""
 
-    def __init__(self, api: FakeApi, environment: Environment, identity: str, *, stop_seconds: float = 0) -> None:
+    def __init__(
+        self,
+        api: FakeApi,
+        environment: Environment,
+        identity: str,
+        *,
+        stop_seconds: float = 0,
+        with_cluster: bool = False,
+    ) -> None:
+        self.informer_sync = InformerSync(clock=environment.clock)
         self.lines: list[tuple[float, str]] = []
         self.aborts: list[int] = []
         self.shutdown = Shutdown()
@@ -630,8 +651,9 @@ class Process:
         self.manager = Manager(
             environment=environment,
             shutdown=self.shutdown,
-            informer_sync=InformerSync(clock=environment.clock),
+            informer_sync=self.informer_sync,
             servers=[self.part("server")],
+            clusters=[new_cluster(api, environment)] if with_cluster else [],
             election=elector.leading(),
             startup=[self.step],
             controllers=[
@@ -713,6 +735,25 @@ async def test_controllers_that_do_not_stop_are_abandoned_before_the_lease_expir
         await asyncio.sleep(14.01)
         assert process.aborts == [1]
         running.cancel()
+
+
+async def test_follower_is_healthy_and_ready_for_hours(api: FakeApi, environment: Environment) -> None:
+    """Contract core 1.5, 1.3: followers serve, keep their caches, and are healthy and ready however long they wait."""
+    leader, follower = Process(api, environment, "a"), Process(api, environment, "b", with_cluster=True)
+    async with asyncio.TaskGroup() as group:
+        first = group.create_task(leader.manager.run())
+        await settle()
+        second = group.create_task(follower.manager.run())
+        for _ in range(12):
+            await asyncio.sleep(1800)
+            assert await follower.informer_sync.liveness() is None
+            assert await follower.informer_sync.readiness() is None
+        assert [line for _, line in follower.lines] == ["+server"]
+        leader.shutdown.request("end of the test")
+        await asyncio.sleep(1)
+        assert [line for _, line in follower.lines] == ["+server", "step", "works"]
+        follower.shutdown.request("end of the test")
+    assert (first.result(), second.result()) == (0, 0)
 
 
 async def test_stopping_a_follower_exits_0(api: FakeApi, environment: Environment) -> None:
