@@ -11,6 +11,8 @@ from typing import Any, Protocol
 Say = Callable[[str], None]
 _LONGEST_PROBLEM = 4000
 _TELL_EVERY = 5
+_GIVE_UP_AFTER = 5
+"""Failures one after another: then it is the lab, or all is broken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ class Tally:
         failed: the files in which the failed ones are kept.
         notes: what else there is to say.
         seconds: how long it took.
-        out_of_time: whether cases were left when the time was up, or no machines could be had any more.
+        out_of_time: whether cases were left when the time was up, or it was given up.
     """
 
     name: str
@@ -91,13 +93,14 @@ class Tally:
 
 def run_campaign(campaign: Campaign, *, kept: Sequence[Case], deadline: float, failures: Path, say: Say) -> Tally:
     """Run a campaign: first the cases that failed once, then its own, until the deadline (monotonic seconds)."""
-    tally, started = Tally(campaign.name), time.monotonic()
+    tally, started, in_a_row = Tally(campaign.name), time.monotonic(), 0
     try:
         for case in _all_cases(campaign, kept):
             if time.monotonic() > deadline:
                 tally.out_of_time = True
                 break
             problems = _attempt(campaign, case)
+            in_a_row = in_a_row + 1 if problems else 0
             if not problems:
                 tally.passed += 1
                 if tally.passed % _TELL_EVERY == 0:
@@ -107,7 +110,7 @@ def run_campaign(campaign: Campaign, *, kept: Sequence[Case], deadline: float, f
             case.save(path, problems)
             tally.failed.append(path)
             say(f"FAILED {campaign.name}, kept in {path}:\n" + "\n".join(problems)[:_LONGEST_PROBLEM])
-            if not _recovers(campaign, say):
+            if in_a_row == _GIVE_UP_AFTER or not _recovers(campaign, say):
                 tally.out_of_time = True
                 break
     finally:

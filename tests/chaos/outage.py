@@ -5,9 +5,9 @@ address behind the same name.
 """
 
 import base64
-import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -20,14 +20,15 @@ from tests.chaos.interruption import agent_pid, wait_ready
 from tests.chaos.kills import two_sides
 from tests.chaos.twin import EMPTY, World
 from tests.lab.api import wait_for
+from tests.lab.commands import run
 from tests.lab.errors import LabError
-from tests.lab.network import SERVER_ADDRESS, SERVER_NAME, in_netns
+from tests.lab.network import SERVER_ADDRESS, in_netns
 from tests.lab.worker_osc import AGENT_FOLDER, AGENT_UNIT, KUBELET_UNIT
 from tests.support.worker import Worker
 
 HEARTBEAT_SECONDS = 11.0
 """A renewal is due every 10 s."""
-OTHER_ADDRESS = "10.200.0.2"
+OTHER_ADDRESS = "10.200.0.5"
 LIFETIME = timedelta(seconds=700)
 LEFT_AFTERWARDS = timedelta(seconds=90)
 """How long the certificate lasts after an outage; renewal is due after 80 to 88 % of its life, so 84 to 140 s before its end."""
@@ -58,7 +59,6 @@ class Outages:
         if self._worker is None:
             self._worker = self._world.worker()
         worker, plane = self._worker, self._world.lab.control_plane
-        problems: list[str] = []
         before, wanted = two_sides(1)
         self._give_ageing_certificate(worker, case.values["seconds"])
         worker.apply(self._world.osc(worker, before), timeout=60)
@@ -68,18 +68,17 @@ class Outages:
         checksum = worker.publish(self._world.osc(worker, wanted))
         plane.kill_apiserver()
         time.sleep(case.values["seconds"])
-        problems += self._during(worker, units)
+        problems = self._during(worker, units)
         # Once, because its own configuration changed, if it had read that.
         if (more := _restarts(worker) - restarts) > 1 and agent_pid(worker) != pid:
             problems.append(f"the agent was restarted {more} times")
-        if case.values["moves"]:
-            self._move(worker)
-        plane.start_apiserver()
-        back = time.monotonic()
-        problems += self._afterwards(worker, checksum)
-        self.notes += f"{case.values['seconds']:.0f} s: heartbeat {self._beat - back:.1f} s after the return; "
-        if not _renews(worker, expires):
-            problems.append("the certificate that became due meanwhile was not renewed")
+        with self._moved(worker) if case.values["moves"] else nullcontext():
+            plane.start_apiserver()
+            back = time.monotonic()
+            problems += self._afterwards(worker, checksum)
+            self.notes += f"{case.values['seconds']:.0f} s: heartbeat {self._beat - back:.1f} s after the return; "
+            if not _renews(worker, expires):
+                problems.append("the certificate that became due meanwhile was not renewed")
         worker.apply(self._world.osc(worker, EMPTY), timeout=60)
         return problems
 
@@ -123,18 +122,23 @@ class Outages:
         worker.wait_applied(checksum, timeout=120)
         return []
 
-    def _move(self, worker: Worker) -> None:
-        """Give the API server another address; only the name leads to it from now on."""
-        netns = self._world.lab.network.netns
-        shown = subprocess.run([*in_netns(netns), "ip", "-o", "-4", "addr"], check=True, capture_output=True, text=True)
-        device = next(line.split()[1] for line in shown.stdout.splitlines() if f"{SERVER_ADDRESS}/" in line)
-        for action, address in (("add", OTHER_ADDRESS), ("del", SERVER_ADDRESS)):
-            subprocess.run([*in_netns(netns), "ip", "addr", action, f"{address}/24", "dev", device], check=True)
-        hosts = worker.machine.read("/etc/hosts").decode()
-        lines = [
-            line.replace(SERVER_ADDRESS, OTHER_ADDRESS) if SERVER_NAME in line else line for line in hosts.splitlines()
-        ]
-        worker.machine.run(["sh", "-c", "cat > /etc/hosts"], input="\n".join(lines) + "\n")
+    @contextmanager
+    def _moved(self, worker: Worker) -> Iterator[None]:
+        """Give the API server another address behind its name, and have the old one silent, for the length of a block."""
+        netns, machine = in_netns(self._world.lab.network.netns), worker.machine
+        shown = run(*netns, "ip", "-o", "-4", "addr", "show").splitlines()
+        device = next(line.split()[1] for line in shown if f"{SERVER_ADDRESS}/" in line)
+        address = [f"{OTHER_ADDRESS}/24", "dev", device]
+        hosts = machine.read("/etc/hosts")
+        run(*netns, "ip", "addr", "add", *address)
+        machine.write("/etc/hosts", hosts.replace(f"{SERVER_ADDRESS} ".encode(), f"{OTHER_ADDRESS} ".encode()))
+        machine.drop_address(SERVER_ADDRESS)
+        try:
+            yield
+        finally:
+            machine.write("/etc/hosts", hosts)
+            machine.restore_network()
+            run(*netns, "ip", "addr", "del", *address)
 
     def recover(self) -> None:
         """Remove the machine; the next case gets another."""

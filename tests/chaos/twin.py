@@ -14,6 +14,7 @@ from tests.lab.api import wait_for
 from tests.lab.cluster import Lab
 from tests.lab.errors import ApiError
 from tests.lab.machine import Machine, Storage
+from tests.lab.network import SERVER_NAME
 from tests.lab.oci import Entry, Image
 from tests.lab.registry import CA_FILE
 from tests.lab.worker_osc import WorkerOsc
@@ -64,7 +65,7 @@ class World:
         machine.systemctl("enable", "--now", *VENDOR_UNITS)
         if storage == "ext4":
             power.careful_disk(machine)
-        worker = Worker.join(self.lab, machine, self.agent)
+        worker = Worker.join(self.lab, machine, self.agent, server=f"https://{SERVER_NAME}:6443")
         registry = self.lab.registry()
         base = worker.base.with_file(CA_FILE, registry.ca_pem, mode=0o644).with_registry(registry.hosts_entry())
         worker = replace(worker, base=base)

@@ -37,9 +37,13 @@ class Worker:
     base: WorkerOsc
 
     @classmethod
-    def prepare(cls, lab: Lab, machine: Machine, agent: AgentSource, **controllers: Mapping[str, Any]) -> "Worker":
-        """Hand user data to a machine; further sections of the agent's configuration can be given."""
+    def prepare(
+        cls, lab: Lab, machine: Machine, agent: AgentSource, *, server: str = "", **controllers: Mapping[str, Any]
+    ) -> "Worker":
+        """Hand user data to a machine; another URL of the API server and more of the configuration can be given."""
         pool = replace(lab.pool(agent), name=f"pool-{machine.name}")
+        if server:
+            pool = replace(pool, server=server)
         hand_user_data(machine, lab, agent=agent, pool=pool)
         base = WorkerOsc.for_pool(pool)
         if controllers:
@@ -49,9 +53,11 @@ class Worker:
         return cls(lab, machine, base)
 
     @classmethod
-    def join(cls, lab: Lab, machine: Machine, agent: AgentSource, **controllers: Mapping[str, Any]) -> "Worker":
+    def join(
+        cls, lab: Lab, machine: Machine, agent: AgentSource, *, server: str = "", **controllers: Mapping[str, Any]
+    ) -> "Worker":
         """Let a fresh machine join, until its Node says that the OSC was applied."""
-        worker = cls.prepare(lab, machine, agent, **controllers)
+        worker = cls.prepare(lab, machine, agent, server=server, **controllers)
         checksum = worker.publish(worker.base)
         run_bootstrap(machine)
         worker.wait_applied(checksum, timeout=90)
