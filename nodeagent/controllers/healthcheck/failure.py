@@ -75,17 +75,17 @@ class Failure:
         if elsewhere is not None:
             self._refuse(Refusal("elsewhere", elsewhere))
         elif self._blamed is not None and now - self._blamed >= self._threshold.total_seconds():
-            await self.remedy(str(cause))
+            lasting = format_duration(self._threshold)
+            await self.remedy(f"{self._name} is unhealthy for more than {lasting}, restarting it: {cause}")
 
-    async def remedy(self, cause: str) -> None:
-        """Restart the unit now, unless there is a reason against it, which is said once."""
+    async def remedy(self, why: str) -> None:
+        """Restart the unit now, and say why, unless there is a reason against it, which is said once."""
         refusal = await self._remedy.refusal(self._unit)
         if refusal is not None:
             self._refuse(refusal)
             return
-        lasting = format_duration(self._threshold)
-        log.error("Unhealthy, restarting", check=self._name, unit=self._unit, cause=cause)
-        self.say("Warning", f"{self._name} is unhealthy for more than {lasting}, restarting it: {cause}")
+        log.error("Restarting", check=self._name, unit=self._unit, cause=why)
+        self.say("Warning", why)
         await self._remedy.restart(self._unit)
         self._forget()
 

@@ -99,7 +99,7 @@ class InternalAddress:
             # Refused for good. Whatever is temporary, a conflict with the kubelet's own update too, is tried again instead.
             log.error("Internal IP not put back", address=address, error=error)
             self._kubelet.say("Warning", f"the internal IP {address} could not be put back: {error}")
-            await self._kubelet.remedy(f"the Node has lost its internal IP {address}")
+            await self._kubelet.remedy(f"restarting the kubelet: the Node has lost its internal IP {address}")
             return
         log.info("Internal IP put back", address=address)
         self._kubelet.say("Normal", f"the lost internal IP {address} was put back")

@@ -504,6 +504,8 @@ async def test_only_a_refusal_for_good_restarts_the_kubelet(runtime: Runtime, er
         machine.register()
         await asyncio.sleep(50)
         assert machine.restarts() == restarts
+        said = [note for note in machine.notes("kubelet") if "restarting" in note]
+        assert said == ["Warning: restarting the kubelet: the Node has lost its internal IP 10.0.0.1"] * restarts
         assert addresses(machine) == []
         machine.api._faults.remove(fault)
         await asyncio.sleep(31)
