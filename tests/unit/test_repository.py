@@ -115,3 +115,17 @@ def test_links_between_documents_lead_somewhere() -> None:
 def test_make_has_the_documented_targets(command: str) -> None:
     """Every target that the documents name exists and is listed by `make help`."""
     assert re.search(rf"^{command}:.*## ", (ROOT / "Makefile").read_text(), re.M)
+
+
+WALL_CLOCK = re.compile(r"\btime\.time(_ns)?\(|\bdatetime\.(now|utcnow|today)\(|\bdate\.today\(|CLOCK_REALTIME")
+
+
+def test_the_wall_clock_is_asked_in_one_place() -> None:
+    """A wall clock jumps. The product reads it through `Clock`, so that tests can make it jump, and times nothing by it."""
+    readers = [
+        str(path.relative_to(ROOT))
+        for folder in PRODUCT
+        for path in tracked(f"{folder}/*.py")
+        if WALL_CLOCK.search(path.read_text())
+    ]
+    assert readers == ["agents/core/clock.py"]

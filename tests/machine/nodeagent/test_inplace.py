@@ -147,7 +147,12 @@ def test_an_update_that_fails_is_said_with_its_output(worker: Worker) -> None:
     wait_result(worker, "failed")
     reason = worker.node()["metadata"]["annotations"][REASON]
     assert "exit code 4" in reason
+    assert reason.endswith("system failure")
     assert len(reason) <= 4096
+    event = worker.wait_event("InPlaceUpdateFailed", containing="exit code 4")
+    assert event["type"] == "Warning"
+    assert event["message"].endswith("system failure")
+    assert worker.status()["phase"] == "failing"
     assert worker.machine.main_pid("gardener-node-agent.service") == agent
 
 
