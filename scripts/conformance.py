@@ -19,7 +19,12 @@ CLAIM = re.compile(
     rf"Contract (?:section )?({SECTION}(?:(?:,| and|;)\s*{SECTION})*)(?:\s*\(([^)]*)\))?:\s*(.+?)(?=\n\s*\n|\Z|\n\s*Contract )",
     re.S,
 )
-GARDENLET_CLAIM = re.compile(CLAIM.pattern.replace("Contract (?:section )?(", "Contract (core|controllers) ("), re.S)
+PLACE = rf"(?:(core|controllers) )?({SECTION})"
+_PLACE = PLACE.replace("(core", "(?:core").replace(f"({SECTION})", SECTION)
+GARDENLET_CLAIM = re.compile(
+    rf"Contract ((?=core |controllers ){_PLACE}(?:(?:,| and|;)\s*{_PLACE})*)(?:\s*\(([^)]*)\))?:\s*(.+?)(?=\n\s*\n|\Z|\n\s*Contract )",
+    re.S,
+)
 GARDENLET = {
     "core": {
         "0": "Superset of older and newer documents",
@@ -92,12 +97,11 @@ def claims(pattern: re.Pattern[str] = CLAIM) -> Iterator[tuple[str, str, str, st
                 continue
             text = ast.get_docstring(node)
             for match in pattern.finditer(text or ""):
-                contract, sections, claim = (
-                    (match[1], match[2], match[4]) if pattern.groups > 3 else ("", *match.group(1, 3))
-                )
-                requirement = " ".join(claim.split()).replace("|", "\\|")
-                weakness = "13" if contract else "9"
-                for section in re.findall(SECTION, sections):
+                requirement = " ".join(match[3].split()).replace("|", "\\|")
+                contract = ""
+                for named, section in re.findall(PLACE, match[1]):
+                    contract = named or contract
+                    weakness = "13" if contract else "9"
                     section_ = re.sub(r"^(W\d+)$", rf"{weakness} \1", section)
                     yield contract, section_, requirement, f"`{path.relative_to(ROOT)}::{node.name}`"
 
