@@ -59,10 +59,11 @@ class CertificateNotIssued(RetriableError):
 
 @dataclass(frozen=True, slots=True)
 class IssuedCertificate:
-    """A certificate chain, the leaf first, and its private key; both PEM."""
+    """A certificate chain, the leaf first, and its private key, both PEM; and the name of the request."""
 
     certificate: bytes
     key: bytes = field(repr=False)
+    request: str = ""
 
 
 @dataclass(slots=True)
@@ -84,7 +85,7 @@ class CertificateRequester:
         common_name: subject's CN.
         organizations: subject's O, in this order.
         name_prefix: for example `node-agent-csr-`; the digest follows.
-        expiration: wished lifetime.
+        expiration: wished lifetime; None leaves it to the signer.
         clock: measures the wait.
         poll_interval: between two reads.
         timeout: from the creation until the request is given up.
@@ -99,7 +100,7 @@ class CertificateRequester:
         common_name: str,
         organizations: Sequence[str],
         name_prefix: str,
-        expiration: timedelta,
+        expiration: timedelta | None,
         clock: Clock,
         poll_interval: timedelta = POLL_INTERVAL,
         timeout: timedelta = TIMEOUT,
@@ -150,7 +151,7 @@ class CertificateRequester:
             await self.used()
             raise CertificateNotIssued("what was issued long ago has expired", certificateSigningRequest=name)
         log.info("Certificate issued", certificateSigningRequest=name)
-        return IssuedCertificate(certificate, key)
+        return IssuedCertificate(certificate, key, name)
 
     async def used(self) -> None:
         """Forget the request: its certificate is kept elsewhere, or of no use.
@@ -203,15 +204,14 @@ class CertificateRequester:
     async def _create(self, pending: _Pending) -> None:
         if self._store is not None:
             await self._store.save(pending.kept)
-        document = {
-            "metadata": {"name": pending.kept.name},
-            "spec": {
-                "request": base64.b64encode(pending.kept.request).decode(),
-                "signerName": SIGNER,
-                "usages": list(USAGES),
-                "expirationSeconds": int(self._expiration.total_seconds()),
-            },
+        spec: dict[str, object] = {
+            "request": base64.b64encode(pending.kept.request).decode(),
+            "signerName": SIGNER,
+            "usages": list(USAGES),
         }
+        if self._expiration is not None:
+            spec["expirationSeconds"] = int(self._expiration.total_seconds())
+        document = {"metadata": {"name": pending.kept.name}, "spec": spec}
         try:
             created = await self._client.create(CERTIFICATE_SIGNING_REQUESTS, document)
         except AlreadyExists:
