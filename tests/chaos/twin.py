@@ -24,6 +24,7 @@ _numbers = count(1)
 _VENDOR = "[Unit]\nDescription=of the operating system\n[Service]\nExecStart=/bin/sleep 1009\n[Install]\nWantedBy=multi-user.target\n"
 EMPTY: Recipe = {"files": {}, "units": {}, "registries": {}, "config": None}
 QUIET_SECONDS = 20.0
+PUBLISH_SECONDS = 60.0
 
 
 @dataclass(slots=True)
@@ -105,8 +106,9 @@ class Twin:
         self.reference = self.world.worker()
 
     def publish(self, worker: Worker, recipe: Recipe) -> str:
-        """Publish a recipe for one of the two; returns the checksum."""
-        return worker.publish(self.world.osc(worker, recipe))
+        """Publish a recipe for one of the two, as soon as there is an API server; returns the checksum."""
+        osc = self.world.osc(worker, recipe)
+        return wait_for(lambda: worker.publish(osc), timeout=PUBLISH_SECONDS, what="the OSC to be published")
 
     def compare(self, recipe: Recipe) -> list[str]:
         """Wait until both have applied a recipe, and return in what they differ, from each other and from it."""
