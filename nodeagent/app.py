@@ -41,6 +41,7 @@ from nodeagent.host.kubelet import Kubelet
 from nodeagent.host.machine_name import read_machine_name
 from nodeagent.host.node_events import NodeEvents, reference
 from nodeagent.host.node_identity import NodeIdentity, hostname_selector
+from nodeagent.host.restart_budget import RestartBudget, read_boot_id
 from nodeagent.host.units_in_use import UnitsInUse
 from nodeagent.node_controllers import NodeParts, new_controllers
 from nodeagent.paths import Paths
@@ -92,6 +93,7 @@ class _Process:
         self._sync = InformerSync(clock=self._clock)
         self._units = SystemdUnitManager()
         self._in_use = UnitsInUse()
+        self._budget = RestartBudget(path=self._paths.restarts, clock=self._clock, boot_id=read_boot_id())
         self._journal = Journal(
             pending_path=self._paths.pending_changes,
             last_applied_path=self._paths.last_applied,
@@ -232,6 +234,7 @@ class _Process:
             identity=self._shoot.identity,
             units=self._units,
             in_use=self._in_use,
+            budget=self._budget,
             containerd=self._containerd,
             kubelet=self._kubelet,
             shutdown=self._shutdown,
@@ -257,6 +260,7 @@ class _Process:
                 journal=self._journal,
                 units=self._units,
                 in_use=self._in_use,
+                budget=self._budget,
                 containerd=self._containerd,
                 kubelet=self._kubelet,
                 images=self._images,

@@ -27,7 +27,7 @@ from nodeagent.host.hostname import read_hostname
 from nodeagent.host.kubelet import Kubelet
 from nodeagent.host.node_events import NodeEvents
 from nodeagent.host.node_identity import NodeIdentity
-from nodeagent.host.restart_budget import RestartBudget, read_boot_id
+from nodeagent.host.restart_budget import RestartBudget
 from nodeagent.host.units_in_use import UnitsInUse
 from nodeagent.paths import Paths
 from systemd.manager import UnitManager
@@ -61,6 +61,7 @@ class NodeParts:
     identity: NodeIdentity
     units: UnitManager
     in_use: UnitsInUse
+    budget: RestartBudget
     containerd: Containerd
     kubelet: Kubelet
     shutdown: Shutdown
@@ -70,7 +71,6 @@ class NodeParts:
 
 def new_controllers(parts: NodeParts) -> list[Controller]:
     """Build node, secret-name-change, health-check, systemd-unit-check and hostname-check."""
-    budget = RestartBudget(path=parts.paths.restarts, clock=parts.clock, boot_id=read_boot_id())
     return [
         node.new_controller(
             client=parts.client,
@@ -87,12 +87,12 @@ def new_controllers(parts: NodeParts) -> list[Controller]:
             identity=parts.identity,
             events=_events(parts, secretnamechange.CONTROLLER),
             shutdown=parts.shutdown,
-            budget=budget,
+            budget=parts.budget,
             config_path=parts.config_path,
             generations=Generations(parts.paths.generations),
             running_with=parts.config.controllers.operating_system_config.secret_name,
         ),
-        healthcheck.new_controller(_health_checks(parts, budget)),
+        healthcheck.new_controller(_health_checks(parts)),
         systemdunitcheck.new_controller(
             client=parts.client,
             nodes=parts.nodes,
@@ -111,14 +111,14 @@ def new_controllers(parts: NodeParts) -> list[Controller]:
     ]
 
 
-def _health_checks(parts: NodeParts, budget: RestartBudget) -> healthcheck.Dependencies:
+def _health_checks(parts: NodeParts) -> healthcheck.Dependencies:
     return healthcheck.Dependencies(
         client=parts.client,
         nodes=parts.nodes,
         identity=parts.identity,
         units=parts.units,
         in_use=parts.in_use,
-        budget=budget,
+        budget=parts.budget,
         events=_events(parts, HEALTH_CHECK),
         clock=parts.clock,
         containerd_version=parts.containerd.version,

@@ -31,6 +31,7 @@ from nodeagent.controllers.operatingsystemconfig.build import NAMESPACE, Operati
 from nodeagent.credentials import CredentialsManager
 from nodeagent.host.kubelet import Kubelet
 from nodeagent.host.node_identity import NodeIdentity, hostname_selector
+from nodeagent.host.restart_budget import RestartBudget
 from nodeagent.host.units_in_use import UnitsInUse
 from nodeagent.paths import Paths
 from nodeagent.status import StatusBoard
@@ -71,6 +72,7 @@ async def agent(number: int, access: ClusterAccess, folder: Path) -> None:
             journal=journal,
             units=units,
             in_use=UnitsInUse(),
+            budget=RestartBudget(path=paths.restarts, clock=clock, boot_id="bench"),
             containerd=FakeContainerd(),
             kubelet=Kubelet(),
             images=FakeImages(root),

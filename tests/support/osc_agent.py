@@ -38,6 +38,7 @@ from nodeagent.host.image_extractor import Extraction
 from nodeagent.host.node_events import NodeEvents
 from nodeagent.host.node_identity import NodeIdentity, hostname_selector
 from nodeagent.host.originals import Originals
+from nodeagent.host.restart_budget import RestartBudget
 from nodeagent.host.units_in_use import UnitsInUse
 from nodeagent.paths import Paths
 from nodeagent.status import StatusBoard
@@ -186,6 +187,7 @@ class OscAgent:
         )
         events = NodeEvents(recorder=self.recorder, node=lambda: self.identity.node, controller="operatingsystemconfig")
         self.in_use = UnitsInUse()
+        self.budget = RestartBudget(path=self.paths.restarts, clock=self.clock, boot_id="boot")
         self.jobs = UnitJobs(
             units=self.units,
             clock=self.clock,
@@ -203,6 +205,7 @@ class OscAgent:
             containerd=self.containerd_files,
             report=lambda finding, action: self.drifted.append((finding.reason, action)),
             clock=self.clock,
+            budget=self.budget,
             root=self.root,
         )
         self.file_watch = FileWatch(request=KEY, touched=self.drift.suspect, root=self.root)

@@ -127,6 +127,7 @@ class HealthReconciler:
             self._not_asked = ""
             self._containerd.over()
         elif isinstance(error, ContainerdNotAsked):
+            self._containerd.not_looked_at()
             self._say_not_asked(error)
         elif isinstance(error, AgentError):
             await self._containerd.goes_on(error)

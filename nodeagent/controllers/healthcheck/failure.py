@@ -37,9 +37,10 @@ class Failure:
         self._clock = clock
         self._threshold = threshold
         self._unwell = False
+        self._known = False
         self._first: float | None = None
         self._blamed: float | None = None
-        self._told = ""
+        self._told: set[str] = set()
 
     def over(self) -> None:
         """Note that it answers; said if it did not before, also after a restart that mended it."""
@@ -48,6 +49,11 @@ class Failure:
             self.say("Normal", f"{self._name} is healthy")
         self._unwell = False
         self._forget()
+
+    def not_looked_at(self) -> None:
+        """Note that it could not be asked: what nobody saw does not count against the unit, and is nothing new afterwards."""
+        self._known = self._known or self._first is not None
+        self._first = self._blamed = None
 
     async def goes_on(self, cause: AgentError, *, elsewhere: str | None = None) -> None:
         """Note that it does not answer, and restart the unit if that has lasted, and a restart can help.
@@ -64,8 +70,10 @@ class Failure:
         self._unwell = True
         if self._first is None:
             self._first = now
-            log.error("Unhealthy", check=self._name, error=cause)
-            self.say("Warning", f"{self._name} is unhealthy: {cause}")
+            if not self._known:
+                log.error("Unhealthy", check=self._name, error=cause)
+                self.say("Warning", f"{self._name} is unhealthy: {cause}")
+            self._known = False
         if elsewhere is not None:
             self._blamed = None
         elif self._blamed is None:
@@ -94,11 +102,12 @@ class Failure:
         self._events.event(event_type, reason=self._name, action=ACTION, note=note)
 
     def _refuse(self, refusal: Refusal) -> None:
-        if refusal.kind != self._told:
-            self._told = refusal.kind
+        if refusal.kind not in self._told:
+            self._told.add(refusal.kind)
             log.error("Unhealthy, not restarted", check=self._name, unit=self._unit, reason=refusal.text)
             self.say("Warning", f"{self._name} is unhealthy and not restarted: {refusal.text}")
 
     def _forget(self) -> None:
         self._first = self._blamed = None
-        self._told = ""
+        self._known = False
+        self._told.clear()

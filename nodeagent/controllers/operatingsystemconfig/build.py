@@ -46,6 +46,7 @@ from nodeagent.host.kubelet import Kubelet
 from nodeagent.host.node_events import NodeEvents
 from nodeagent.host.node_identity import HOSTNAME_LABEL, NodeIdentity
 from nodeagent.host.originals import Originals
+from nodeagent.host.restart_budget import RestartBudget
 from nodeagent.host.units_in_use import UnitsInUse
 from nodeagent.paths import Paths
 from nodeagent.status import StatusBoard
@@ -75,6 +76,7 @@ class Parts:
     journal: Journal
     units: UnitManager
     in_use: UnitsInUse
+    budget: RestartBudget
     containerd: Containerd
     kubelet: Kubelet
     images: ImageExtractor
@@ -114,6 +116,7 @@ class OperatingSystemConfigController:
                 "Warning", reason=finding.reason, action="Drift", note=f"{finding.message}; {action}"
             ),
             clock=parts.clock,
+            budget=parts.budget,
             root=parts.paths.root,
         )
         request = Request(NAMESPACE, settings.secret_name)

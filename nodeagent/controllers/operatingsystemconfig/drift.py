@@ -1,7 +1,7 @@
 """What somebody else changed of files and units that are ours: seen, said once, and put right within limits.
 
-A unit is restarted only if it may have been started with what was wrong, and at most three times an hour; everything else
-is put right without touching what runs. What comes back again and again is left as it is after six repairs within an hour,
+A unit is restarted only if it may have been started with what was wrong, and at most three times an hour, whoever of us restarted
+it and however often we were started meanwhile; everything else is put right without touching what runs. What comes back again and again is left as it is after six repairs within an hour,
 and said so: two who both want the last word must not wear out the disk. Files that the OSC does not name are never looked at.
 
 Source: contract 9 W14; the rest is ours.
@@ -21,6 +21,7 @@ from nodeagent.controllers.operatingsystemconfig.containerd import ContainerdFil
 from nodeagent.controllers.operatingsystemconfig.preparation import dirty_of
 from nodeagent.host.consistency import Finding, inspect
 from nodeagent.host.extracted_files import ExtractedFiles
+from nodeagent.host.restart_budget import RestartBudget
 from osc.diff import Dirty
 from osc.merge import Effective
 from osc.types import OWN_UNIT, Unit
@@ -52,6 +53,7 @@ class Drift:
         extracted: looks at files out of images.
         report: told about each item once.
         clock: for the limits.
+        budget: of restarts, also for other reasons.
         root: where the machine's file system starts.
     """
 
@@ -64,6 +66,7 @@ class Drift:
         extracted: ExtractedFiles,
         report: Report,
         clock: Clock,
+        budget: RestartBudget,
         root: Path,
     ) -> None:
         self._repair = repair
@@ -77,7 +80,7 @@ class Drift:
         self._suspects: set[str] = set()
         self._known: dict[str, tuple[str | None, str]] = {}
         self._repairs = _Allowance(MOST_REPAIRS, clock)
-        self._restarts = _Allowance(MOST_RESTARTS, clock)
+        self._budget = budget
 
     def suspect(self, path: str) -> None:
         """Have the next look see after this path alone."""
@@ -169,10 +172,11 @@ class Drift:
         since = state.state_changed.timestamp() if state.state_changed is not None else 0.0
         if state.active_state == "active" and since < finding.changed_at:
             return False
-        if self._restarts.take(name):
-            return True
-        log.error("Unit drifted too often, not restarted for it", unit=name, limit=MOST_RESTARTS)
-        return False
+        if self._budget.count(name) >= MOST_RESTARTS:
+            log.error("Unit was restarted too often, not restarted for drift", unit=name, limit=MOST_RESTARTS)
+            return False
+        await asyncio.to_thread(self._budget.spend, name)
+        return True
 
 
 class _Allowance:

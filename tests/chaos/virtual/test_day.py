@@ -132,6 +132,7 @@ class Day:
             identity=node.identity,
             units=node.units,
             in_use=node.in_use,
+            budget=node.budget,
             containerd=cast("Containerd", self.runtime),
             kubelet=cast("Kubelet", self.runtime),
             shutdown=node.shutdown,

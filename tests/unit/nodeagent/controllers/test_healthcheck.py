@@ -7,6 +7,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
 import pytest
+import structlog
 
 from agents.core import logging
 from agents.core.errors import RetriableError
@@ -304,6 +305,45 @@ async def test_what_keeps_us_from_asking_is_no_failure_of_containerd(runtime: Ru
         assert machine.restarts() == 0
         (note,) = machine.notes("containerd")
         assert note.startswith("Warning: containerd cannot be checked: containerd cannot be asked")
+
+
+async def test_what_nobody_saw_does_not_count(runtime: Runtime) -> None:
+    """Contract 7.5, OURS: between two failures it could not be asked for long: the time begins anew, and it is said once."""
+    machine = runtime.machine
+    runtime.long_ago(CONTAINERD)
+    runtime.containerd = DEAD["containerd"]
+    async with machine.running(runtime.new()):
+        await asyncio.sleep(35)
+        runtime.containerd = ContainerdNotAsked("containerd cannot be asked", problem="Too many open files")
+        await asyncio.sleep(600)
+        runtime.containerd = DEAD["containerd"]
+        await asyncio.sleep(40)
+        assert machine.restarts() == 0
+        assert sum("containerd is unhealthy:" in note for note in machine.notes("containerd")) == 1
+        await asyncio.sleep(60)
+        assert machine.restarts() == 1
+
+
+async def test_reasons_that_alternate_are_said_once_each(runtime: Runtime) -> None:
+    """Contract 7.5, OURS: a failure that is not remedied for one reason, then another, then the first again: said twice."""
+    runtime.long_ago(KUBELET)
+    runtime.kubelet = DEAD["kubelet"]
+    with structlog.testing.capture_logs() as lines:
+        await alternate(runtime)
+    refused = [
+        line["reason"] for line in lines if line["event"] == "Unhealthy, not restarted" and line["check"] == "kubelet"
+    ]
+    assert len(refused) == len(set(refused)) == 2
+
+
+async def alternate(runtime: Runtime) -> None:
+    """Have now containerd fail and now the disk be full, while the kubelet does not answer."""
+    async with runtime.machine.running(runtime.new()):
+        await asyncio.sleep(10)
+        for number in range(8):
+            runtime.containerd = None if number % 2 else DEAD["containerd"]
+            runtime.full = Path("/var/lib/kubelet") if number % 2 else None
+            await asyncio.sleep(120)
 
 
 async def test_a_restart_that_fails_is_an_error_and_not_repeated_at_once(runtime: Runtime) -> None:

@@ -116,6 +116,23 @@ async def test_restarts_and_repairs_are_limited(applied: OscAgent) -> None:
         assert applied.read("/etc/used") == "used"
 
 
+async def test_the_limit_of_restarts_outlives_the_agent_and_is_everybodys(applied: OscAgent) -> None:
+    """Contract 9 W14, OURS: two restarts for drift and one by the health check: no more in this hour, nor after our own restart."""
+    async with applied.connected():
+        for _ in range(2):
+            touch(applied, "/etc/used", "wrong")
+            restarted_since(applied, hours=1)
+            await applied.reconcile()
+    applied.budget.spend("a.service")
+    applied.start_process()
+    async with applied.connected():
+        touch(applied, "/etc/used", "wrong")
+        restarted_since(applied, hours=1)
+        await applied.reconcile()
+        assert applied.read("/etc/used") == "used"
+    assert applied.host.jobs == [("restart", "a.service")] * 2
+
+
 async def test_enablement_is_put_right(applied: OscAgent) -> None:
     """Contract 9 W14: disabled by hand; nothing runs differently for it."""
     link = applied.root / "etc/systemd/system/multi-user.target.wants/a.service"
