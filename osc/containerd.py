@@ -9,10 +9,10 @@ import json
 from collections.abc import Mapping, Sequence
 
 from agents.core.errors import TerminalError
+from agents.core.versions import Version
 from osc.codec import Decoded
 from osc.merge import Runtime, runtime
 from osc.types import OperatingSystemConfig, Plugin, Registry, RegistryHost
-from osc.versions import Version
 
 CONTAINERD_UNIT = "containerd.service"
 ENVIRONMENT_DROP_IN = "30-env_config.conf"

@@ -10,11 +10,11 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 
 from agents.core.errors import TerminalError
+from agents.core.versions import Version, matches
 from agents.core.yamlio import YamlError, load_yaml
 from osc.codec import InvalidContent, decode_file_content
 from osc.errors import InvalidOSC, Problem
 from osc.types import CredentialRotation, CredentialsRotation, OperatingSystemConfig
-from osc.versions import Version, matches
 
 KUBELET_CONFIG = "/var/lib/kubelet/config/kubelet"
 

@@ -11,6 +11,7 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from agents.core.files import temporary_name
+from agents.core.versions import InvalidVersion, Version
 from osc.codec import MAX_FILE_BYTES, InvalidContent, decode_file_content
 from osc.errors import Problem
 from osc.merge import CONTAINERD, merge_units
@@ -24,7 +25,6 @@ from osc.types import (
     Registry,
     Unit,
 )
-from osc.versions import InvalidVersion, Version
 
 STATE_DIRECTORY = "/var/lib/gardener-node-agent"
 STATE_OF_AGENT = ("credentials/", "last-applied-osc.yaml", "last-computed-osc-changes.yaml", "originals/", "tmp/")

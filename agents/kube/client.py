@@ -87,10 +87,12 @@ class Client:
         *,
         namespace: str | None = None,
         selector: Selector = EVERYTHING,
+        limit: int | None = None,
         deadline: float = DEADLINE_SECONDS,
     ) -> ObjectList[T]:
-        """Read all objects that a selector names, as of now."""
-        call = Call("GET", resource.collection(namespace), query=selector.query())
+        """Read all objects that a selector names, as of now; with a limit only so many, whichever the server gives first."""
+        query = selector.query() if limit is None else (*selector.query(), ("limit", str(limit)))
+        call = Call("GET", resource.collection(namespace), query=query)
         body = await self._transport.request(call, deadline=deadline)
         parsed = _parse(_List[resource.model], body, call)  # type: ignore[name-defined]
         if not parsed.metadata.resource_version:

@@ -5,7 +5,7 @@ agent may only create and patch events (contract 4.8), so repeats are counted he
 count of the one before. Notes are plain text, never a format string (contract 9, W27), cut to 1024 bytes.
 
 However often something fails, it costs little: repeats that have not been delivered yet are one entry with a count, a series that
-has become long is patched every 10 s, and the eleventh note of one kind about one object becomes the common one of all that follow.
+has become long is patched every 10 s, and the 51st note of one kind about one object becomes the common one of all that follow.
 """
 
 import asyncio

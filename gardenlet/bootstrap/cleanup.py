@@ -16,9 +16,9 @@ from agents.core.logging import get_logger
 from agents.kube.client import Client
 from agents.kube.errors import NotFound
 from agents.kube.models import CERTIFICATE_SIGNING_REQUESTS, SECRETS
-from agents.kube.objects import Document
 from agents.kube.resource import Resource
 from agents.pki.pending import PendingStore
+from gardenlet.apis.core_objects import CLUSTER_ROLE_BINDINGS, SERVICE_ACCOUNTS
 from gardenlet.bootstrap.garden_kubeconfig import remove_material
 from gardenlet.bootstrap.secrets import Journal, KubeconfigSecret, Stored
 
@@ -31,11 +31,6 @@ TOKEN_USER = "system:bootstrap:"  # noqa: S105 - a prefix of user names
 ACCOUNT_USER = "system:serviceaccount:"
 TOKEN_NAMESPACE, TOKEN_NAME = "kube-system", "bootstrap-token-"
 BINDING_PREFIX = "gardener.cloud:system:seed-bootstrapper:"
-
-SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount", namespaced=True, model=Document)
-CLUSTER_ROLE_BINDINGS = Resource(
-    "rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False, model=Document
-)
 
 
 async def clean_up(

@@ -20,6 +20,7 @@ from agents.core.clock import Clock
 from agents.core.errors import AgentError, RetriableError, TerminalError
 from agents.core.logging import get_logger
 from agents.core.threads import run_to_end
+from agents.core.versions import matches
 from agents.core.yamlio import dump_json
 from agents.kube.client import Client, Selector
 from agents.kube.errors import NotFound
@@ -31,7 +32,6 @@ from osc.diff import Entry, EntryKind
 from osc.inplace import KUBELET_PARTS, InPlaceChanges
 from osc.journal import Journal
 from osc.types import OperatingSystemConfig
-from osc.versions import matches
 
 log = get_logger(__name__)
 

@@ -1,4 +1,4 @@
-"""Versions of operating systems, containerd and kubelet, compared as Gardener compares them.
+"""Versions of operating systems, containerd, the kubelet and Gardener itself, compared as Gardener compares them.
 
 Source: gardener pkg/utils/version/version.go (contract 6.13), with the semver library that it uses.
 """

@@ -2,7 +2,7 @@
 
 import pytest
 
-from osc.versions import InvalidVersion, Version, matches
+from agents.core.versions import InvalidVersion, Version, matches
 
 
 @pytest.mark.parametrize(
