@@ -205,7 +205,9 @@ class Client:
         """Have new requests use a fresh connection and resolve the server's name anew."""
         await self._transport.reset_connections()
 
-    async def switch(self, access: ClusterAccess, *, keep: Callable[[], Awaitable[None]]) -> None:
+    async def switch(
+        self, access: ClusterAccess, *, keep: Callable[[], Awaitable[None]], proof: str = "/version"
+    ) -> None:
         """Go on with other credentials, for example a renewed certificate, without losing what is under way.
 
         The API server is asked first whether it accepts them. Watches over this client are opened anew afterwards.
@@ -213,11 +215,12 @@ class Client:
         Args:
             access: where, and as whom, from now on.
             keep: has the access written down; called once it was accepted.
+            proof: path that is asked for first; that it is forbidden, or not there, proves as much.
 
         Raises:
             ApiError: not accepted or not reachable; the old credentials stay in use, and nothing is kept.
         """
-        await self._transport.switch(access, proof=Call("GET", "/version", accept="*/*"), keep=keep)
+        await self._transport.switch(access, proof=Call("GET", proof, accept="*/*"), keep=keep)
         for callback in tuple(self._switched):
             callback()
 

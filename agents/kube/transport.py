@@ -29,7 +29,7 @@ from yarl import URL
 from agents.core.clock import Clock
 from agents.core.errors import AgentError
 from agents.kube import lean
-from agents.kube.errors import MAX_TEXT, DeadlineExceeded, Forbidden, Unavailable, from_response
+from agents.kube.errors import MAX_TEXT, DeadlineExceeded, Forbidden, NotFound, Unavailable, from_response
 from agents.kube.kubeconfig import ClusterAccess, TokenFile
 from agents.kube.ratelimit import RateLimiter
 from agents.kube.tls import tls_context
@@ -228,7 +228,7 @@ class HttpTransport:
 
         Args:
             access: where, and as whom, from now on.
-            proof: a cheap request that is made with it first. That it is forbidden is good enough: the API server knows who
+            proof: a cheap request that is made with it first. Forbidden or not found is good enough: the API server knows who
                 we are before it decides on what we may.
             keep: has the access written down; called after the proof and before anything else uses it.
 
@@ -238,7 +238,7 @@ class HttpTransport:
         """
         generation = await self._open(self._identify(access))
         try:
-            with suppress(Forbidden), self._explain(proof):
+            with suppress(Forbidden, NotFound), self._explain(proof):
                 async with asyncio.timeout(DEADLINE_SECONDS):
                     response = await self._send(generation, proof, CONNECT_DEADLINE_SECONDS)
                     async with response:

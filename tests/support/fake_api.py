@@ -14,7 +14,7 @@ from email.utils import format_datetime
 from typing import Any
 
 from agents.core.clock import Clock
-from agents.kube.errors import ApiError, DeadlineExceeded, Forbidden, Unavailable, from_response
+from agents.kube.errors import ApiError, DeadlineExceeded, Forbidden, NotFound, Unavailable, from_response
 from agents.kube.kubeconfig import ClusterAccess
 from agents.kube.resource import Resource
 from agents.kube.transport import ByteStream, Call, DateObserver
@@ -238,7 +238,7 @@ class FakeApi:
 
     async def switch(self, access: ClusterAccess, *, proof: Call, keep: Callable[[], Awaitable[None]]) -> None:
         """Take other credentials if the proof is answered."""
-        with suppress(Forbidden):
+        with suppress(Forbidden, NotFound):
             await self.request(proof)
         await keep()
         self.switches.append(access)
