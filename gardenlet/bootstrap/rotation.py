@@ -8,7 +8,7 @@ attempt goes on with the same request.
 Source: gardener pkg/gardenlet/bootstrap/certificate (contract core 4).
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from random import Random
@@ -19,8 +19,6 @@ from agents.core.clock import Clock
 from agents.core.errors import AgentError, RetriableError
 from agents.core.logging import get_logger
 from agents.core.shutdown import Shutdown
-from agents.kube.client import Client
-from agents.kube.errors import ApiError
 from agents.kube.events import EventRecorder, ObjectReference
 from agents.kube.kubeconfig import ClusterAccess, Credentials
 from agents.kube.models import Secret
@@ -33,6 +31,7 @@ from agents.runtime.metrics import Metrics
 from agents.runtime.reconcile import Persistent, Request, Result
 from agents.runtime.source import KindSource, StartupSource
 from gardenlet.apis.seed import SEEDS
+from gardenlet.bootstrap.clients import GardenClients
 from gardenlet.bootstrap.secrets import KubeconfigSecret, Stored
 from gardenlet.config import KubeconfigValidity
 
@@ -80,7 +79,7 @@ class Parts:
         secret: where the kubeconfig is.
         requester: asks for certificates, as who we are.
         pending: where it keeps its key.
-        clients: of the garden, all that use this certificate; the first one proves the new one.
+        clients: of the garden.
         recorder: of the garden.
         shutdown: starts the process anew.
         has_material: whether there is a bootstrap kubeconfig.
@@ -91,7 +90,7 @@ class Parts:
     secret: KubeconfigSecret
     requester: CertificateRequester
     pending: PendingStore
-    clients: Sequence[Client]
+    clients: GardenClients
     recorder: EventRecorder
     validity: KubeconfigValidity
     shutdown: Shutdown
@@ -109,7 +108,6 @@ class RotationReconciler:
         self._with = parts
         self._certificate = b""
         self._deadline = parts.clock.now()
-        self._unswitched: tuple[Client, ...] = ()
         self._told: float | None = None
         self._looked = False
 
@@ -122,7 +120,7 @@ class RotationReconciler:
         if not stored.access.credentials.client_certificate:
             return Result()  # somebody's token: not ours to replace
         await self._forget_used_key(stored.access)
-        await self._switch_rest(stored.access)
+        await self._with.clients.catch_up()
         leaf = self._look(stored.access)
         wait = self._deadline - self._with.clock.now()
         if wait > timedelta(0) and not stored.renew:
@@ -170,28 +168,14 @@ class RotationReconciler:
         issued = await self._with.requester.request()
         credentials = Credentials(client_certificate=issued.certificate, client_key=issued.key)
         renewed = replace(access, credentials=credentials)
-        first, *others = self._with.clients
 
         async def keep() -> None:
             await self._with.secret.store(renewed)
 
-        await first.switch(renewed, keep=keep, proof=SEEDS.path(self._with.seed_name))
+        await self._with.clients.switch(renewed, keep=keep, proof=SEEDS.path(self._with.seed_name))
         await self._with.requester.used()
-        self._unswitched = tuple(others)
-        await self._switch_rest(renewed)
         self._look(renewed)
         log.info("Client certificate renewed", asked=stored.renew)
-
-    async def _switch_rest(self, access: ClusterAccess) -> None:
-        """Have the other clients use what is stored; one that cannot now is tried again with the next look."""
-        left = []
-        for client in self._unswitched:
-            try:
-                await client.switch(access, keep=_nothing, proof=SEEDS.path(self._with.seed_name))
-            except ApiError as error:
-                log.error("A client of the garden still uses the certificate before", error=error)
-                left.append(client)
-        self._unswitched = tuple(left)
 
     def _tell(self, leaf: Certificate, error: AgentError) -> None:
         """Record an event, once in a while."""
@@ -206,10 +190,6 @@ class RotationReconciler:
         self._with.recorder.event(
             regarding, event_type="Warning", reason=FAILED, action="Reconcile", note=note, controller="gardenlet"
         )
-
-
-async def _nothing() -> None:
-    """Keep nothing: it was written down before."""
 
 
 def new_controller(parts: Parts, secrets: Informer[Secret], request: Request) -> Controller:

@@ -25,6 +25,7 @@ from agents.runtime.cache import Cache
 from agents.runtime.controller import Environment
 from agents.runtime.metrics import Metrics
 from agents.runtime.reconcile import Request
+from gardenlet.bootstrap.clients import GardenClients
 from gardenlet.bootstrap.rotation import FAILED, Parts, RotationMetrics, new_controller
 from gardenlet.bootstrap.secrets import KubeconfigSecret, PendingSecret
 from gardenlet.config import KubeconfigValidity, SecretReference
@@ -116,7 +117,7 @@ class Rotating:
             secret=KubeconfigSecret(self.seed_client, REFERENCE),
             requester=requester,
             pending=pending,
-            clients=[self.client, Client(transport=self.beats, rng=Random(3))],
+            clients=GardenClients(self.client, Client(transport=self.beats, rng=Random(3))),
             recorder=self.recorder,
             validity=KubeconfigValidity(),
             shutdown=self.shutdown,
