@@ -4,6 +4,8 @@ Source: gardener cmd/gardenlet/app/options.go, cmd/gardenlet/app/app.go (contrac
 """
 
 import argparse
+import asyncio
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +14,7 @@ from typing import NoReturn, TypeVar
 
 from agents.core import logging
 from agents.core.config import ConfigError, parse_config, read_mapping, unknown_keys
+from agents.core.errors import AgentError
 from gardenlet import features
 from gardenlet.config import ClientConnection, GardenletConfiguration
 from gardenlet.config_validation import validate
@@ -145,6 +148,31 @@ def prepare(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[O
         featureGates=features.effective(config.feature_gates),
     )
     return options, config
+
+
+def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] | None = None) -> int:
+    """Run gardenlet; returns the exit code."""
+    environment = os.environ if environment is None else environment
+    try:
+        options, config = prepare(sys.argv[1:] if arguments is None else arguments, environment)
+    except SystemExit as exit_:
+        return exit_.code if isinstance(exit_.code, int) else 1
+    try:
+        return asyncio.run(_run(options, config, environment))
+    except AgentError as error:
+        logging.get_logger("gardenlet").error("Stopped by an error", error=error)
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        return 1
+    except KeyboardInterrupt:
+        return 0
+
+
+async def _run(options: Options, config: GardenletConfiguration, environment: Mapping[str, str]) -> int:
+    from gardenlet.app import run  # only now: `--help` and a wrong configuration need none of it
+    from gardenlet.seed_access import seed_access
+
+    access = await seed_access(config.seed_client_connection.kubeconfig, environment)
+    return await run(options, config, access, environment)
 
 
 def _with_kubeconfig(connection: T, kubeconfig: str | None) -> T:

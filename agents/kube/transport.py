@@ -61,7 +61,7 @@ class DateObserver(Protocol):
         ...
 
 
-def _nobody(date: str | None, *, sent: float) -> None:
+def ignore_date(date: str | None, *, sent: float) -> None:
     """Take no notice."""
 
 
@@ -175,7 +175,7 @@ class HttpTransport:
         limiter: RateLimiter | None = None,
         observe: RequestObserver = lambda _method, _code, _seconds: None,
         trust: Trust | None = None,
-        date: DateObserver = _nobody,
+        date: DateObserver = ignore_date,
     ) -> None:
         self._trust = trust or Trust()
         self._date = date

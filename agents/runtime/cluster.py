@@ -18,6 +18,8 @@ class Cluster:
     client: Client
     cache: Cache
     recorder: EventRecorder
+    vital: bool = True
+    """Whether informers without what they select count against liveness."""
 
     async def run(self) -> None:
         """Keep the caches up to date and tell events until cancelled, then close the connections."""

@@ -82,6 +82,7 @@ class Manager:
         self._election = nullcontext() if election is None else election
         self._startup = tuple(startup)
         self._controllers = list(controllers)
+        self._tasks: list[tuple[str, Callable[[], Awaitable[None]]]] = []
         self._stop_deadline = stop_deadline
         self._abort = abort
         self._signals = 0
@@ -93,6 +94,12 @@ class Manager:
         self._controllers.append(controller)
         if self._group is not None:
             self._start_controller(self._group, controller)
+
+    def add_task(self, name: str, body: Callable[[], Awaitable[None]]) -> None:
+        """Run something beside the controllers that must not end: after the startup steps, or at once if these are done."""
+        self._tasks.append((name, body))
+        if self._group is not None:
+            self._group.create_task(self._guard(name, body))
 
     async def run(self) -> int:
         """Run until something ends it.
@@ -135,10 +142,13 @@ class Manager:
             self._group = controllers
             for controller in tuple(self._controllers):
                 self._start_controller(controllers, controller)
+            for name, body in tuple(self._tasks):
+                controllers.create_task(self._guard(name, body))
             await wait_forever()
 
     def _start_cluster(self, group: asyncio.TaskGroup, cluster: Cluster) -> None:
-        self._informer_sync.add(cluster.cache)
+        if cluster.vital:
+            self._informer_sync.add(cluster.cache)
         cluster.cache.on_recovery(self._retry_api_errors)
         group.create_task(self._guard(f"cluster {cluster.name}", cluster.run))
 

@@ -1,8 +1,8 @@
 """The HTTP servers of an agent: health probes, and metrics. They answer before anything else can block.
 
 Paths and answers are controller-runtime's: `/healthz` and `/readyz` ask all their checks, `/healthz/<check>` asks one, `?verbose`
-lists them. Why a check failed is logged and not told, because the ports ask for no authentication (contract 1.6). There are no
-Go profiles: `/debug/pprof` is not found.
+lists them. Why a check failed is logged, and told only where `tell_reasons` says that it holds no secret, because the ports ask for
+no authentication (contract 1.6). There are no Go profiles: `/debug/pprof` is not found.
 """
 
 import asyncio
@@ -64,11 +64,11 @@ class HttpServer:
         await self._runner.cleanup()
 
 
-def health_server(*, bind_address: str, port: int, checks: Checks) -> HttpServer:
-    """Return the server of `/healthz` and `/readyz`."""
+def health_server(*, bind_address: str, port: int, checks: Checks, tell_reasons: bool = False) -> HttpServer:
+    """Return the server of `/healthz` and `/readyz`; whether it says why a check failed."""
     routes = [
-        *_routes("healthz", checks.liveness),
-        *_routes("readyz", checks.readiness),
+        *_routes("healthz", checks.liveness, tell_reasons=tell_reasons),
+        *_routes("readyz", checks.readiness, tell_reasons=tell_reasons),
     ]
     return HttpServer(name="health", bind_address=bind_address, port=port, routes=routes)
 
@@ -82,16 +82,19 @@ def metrics_server(*, bind_address: str, port: int, metrics: Metrics) -> HttpSer
     return HttpServer(name="metrics", bind_address=bind_address, port=port, routes=[web.get("/metrics", answer)])
 
 
-def _routes(group: str, checks: Mapping[str, Check]) -> list[web.RouteDef]:
+def _routes(group: str, checks: Mapping[str, Check], *, tell_reasons: bool) -> list[web.RouteDef]:
+    def response(failures: Mapping[str, str | None], request: web.Request) -> web.Response:
+        told = failures if tell_reasons else {name: failure and "reason withheld" for name, failure in failures.items()}
+        return _response(group, told, verbose="verbose" in request.query)
+
     async def answer_all(request: web.Request) -> web.Response:
-        failures = {name: await _ask(name, check) for name, check in checks.items()}
-        return _response(group, failures, verbose="verbose" in request.query)
+        return response({name: await _ask(name, check) for name, check in checks.items()}, request)
 
     async def answer_one(request: web.Request) -> web.Response:
         name = request.match_info["check"]
         if name not in checks:
             raise web.HTTPNotFound
-        return _response(group, {name: await _ask(name, checks[name])}, verbose="verbose" in request.query)
+        return response({name: await _ask(name, checks[name])}, request)
 
     return [
         web.get(f"/{group}", answer_all),
@@ -117,8 +120,7 @@ def _response(group: str, failures: Mapping[str, str | None], *, verbose: bool) 
     if not failed and not verbose:
         return web.Response(text="ok")
     lines = [
-        f"[+]{name} ok" if failure is None else f"[-]{name} failed: reason withheld"
-        for name, failure in failures.items()
+        f"[+]{name} ok" if failure is None else f"[-]{name} failed: {failure}" for name, failure in failures.items()
     ]
     lines.append(f"{group} check {'failed' if failed else 'passed'}")
     return web.Response(text="\n".join(lines) + "\n", status=500 if failed else 200)

@@ -127,6 +127,21 @@ class GardenKubeconfig:
                 )
             await asyncio.sleep(delay)
 
+    async def has_material(self) -> bool:
+        """Tell whether there is a bootstrap kubeconfig to begin again with.
+
+        Raises:
+            ApiError: the seed does not answer.
+        """
+        reference = self._connection.bootstrap_kubeconfig
+        if reference is None:
+            return False
+        try:
+            found = await self._seed.get(SECRETS, reference.name, namespace=reference.namespace)
+        except NotFound:
+            return False
+        return bool(found.data.get(KEY))
+
     def _delay(self, error: AgentError, failures: int) -> float:
         refused = isinstance(error, CertificateNotIssued)
         longest = LONGEST_BACKOFF_REFUSED if refused else LONGEST_BACKOFF
