@@ -31,6 +31,10 @@ binary: build/bin/gardener-node-agent ## the node agent as one file: build/bin/g
 demo: $(VENV)/.ready binary ## a machine joins a real cluster, changes, crashes and heals (KEEP=1 leaves it up)
 	@$(RUN) -m tests.lab demo --agent $(AGENT) $(if $(KEEP),--keep)
 
+.PHONY: demo-seed
+demo-seed: $(VENV)/.ready ## gardenlet registers a seed at a garden, beats, renews its certificate, survives outages
+	@$(RUN) -m tests.lab demo-seed
+
 .PHONY: lab-shell
 lab-shell: $(VENV)/.ready ## a shell in a machine of the lab (NODE=worker-1)
 	@$(RUN) -m tests.lab shell $(NODE)

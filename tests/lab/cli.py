@@ -12,10 +12,11 @@ from tests.lab.capability import why_no_lab
 from tests.lab.cluster import DEFAULT_NAME, Lab
 from tests.lab.demo import run_demo
 from tests.lab.errors import LabError
+from tests.lab.garden.story import run_demo as run_seed_demo
 from tests.lab.packages import ensure_tools
 from tests.lab.pause import pause_archive
 from tests.lab.progress import Stopwatch, to_stderr
-from tests.lab.state import locked
+from tests.lab.state import Ledger, locked
 from tests.lab.userdata import hand_user_data, run_bootstrap
 from tests.lab.worker_osc import AGENT_UNIT, WorkerOsc
 
@@ -73,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     _command(commands, "down", _down, "end and remove everything")
     _command(commands, "status", _status, "what is up")
     demo = _command(commands, "demo", _demo, "a machine joins, changes, crashes and heals")
+    _command(commands, "demo-seed", _demo_seed, "a gardenlet registers its seed, beats, renews and survives")
     demo.add_argument("--keep", action="store_true", help="leave the lab up")
     _agent_option(demo)
     return parser
@@ -172,6 +174,10 @@ def _status(parsed: argparse.Namespace) -> int:
         state = f"pid {machine.pid1}" if machine.running() else "off"
         print(f"  {name}  {machine.address}  {state}  {'node' if name in nodes else 'no node'}")
     return 0
+
+
+def _demo_seed(_parsed: argparse.Namespace) -> int:
+    return run_seed_demo(Ledger(f"seed-{os.getpid()}"), say=_print)
 
 
 def _demo(parsed: argparse.Namespace) -> int:

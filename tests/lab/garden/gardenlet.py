@@ -1,0 +1,157 @@
+"""A gardenlet as a process on this host, against a `Garden`: started, asked, killed and started again."""
+
+import base64
+import http.client
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import yaml
+
+from tests.lab.api import wait_for
+from tests.lab.controlplane import free_ports
+from tests.lab.errors import LabError
+from tests.lab.garden.garden import Garden
+
+ROOT = Path(__file__).resolve().parents[3]
+SEED_SECRETS = "/api/v1/namespaces/garden/secrets"
+SEEDS = "/apis/core.gardener.cloud/v1beta1/seeds"
+_LEASES = "/apis/coordination.k8s.io/v1/namespaces"
+_CREDENTIALS = {"apiVersion": "v1", "kind": "Secret", "name": "dns", "namespace": "garden"}
+
+
+@dataclass
+class Gardenlet:
+    """A gardenlet of one seed, which can be started again and again."""
+
+    garden: Garden
+    folder: Path
+    name: str = field(default_factory=lambda: f"seed-{uuid4().hex[:8]}")
+    ports: list[int] = field(default_factory=lambda: free_ports(2))
+    running: subprocess.Popen[bytes] | None = None
+
+    def hand_token(self) -> None:
+        """Put a bootstrap kubeconfig into the seed."""
+        token, plane = self.garden.create_bootstrap_token(self.name), self.garden.plane
+        cluster = {"server": plane.server, "certificate-authority-data": base64.b64encode(plane.ca_pem).decode()}
+        document = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "garden", "cluster": cluster}],
+            "users": [{"name": "bootstrap", "user": {"token": token}}],
+            "contexts": [{"name": "garden", "context": {"cluster": "garden", "user": "bootstrap"}}],
+            "current-context": "garden",
+        }
+        data = {"kubeconfig": base64.b64encode(yaml.safe_dump(document).encode()).decode()}
+        self.garden.seed.admin.create(SEED_SECRETS, {"metadata": {"name": f"{self.name}-bootstrap"}, "data": data})
+
+    def start(self) -> None:
+        """Start it."""
+        config = {
+            "apiVersion": "gardenlet.config.gardener.cloud/v1alpha1",
+            "kind": "GardenletConfiguration",
+            "gardenClientConnection": {
+                "kubeconfigSecret": {"namespace": "garden", "name": f"{self.name}-kubeconfig"},
+                "bootstrapKubeconfig": {"namespace": "garden", "name": f"{self.name}-bootstrap"},
+            },
+            "server": {"healthProbes": {"port": self.ports[0]}, "metrics": {"port": self.ports[1]}},
+            "leaderElection": {"resourceName": f"leader-{self.name}"},
+            "seedConfig": {
+                "metadata": {"name": self.name},
+                "spec": {
+                    "provider": {"type": "local", "region": "r"},
+                    "networks": {"pods": "10.1.0.0/16", "services": "10.0.0.0/24", "nodes": "10.2.0.0/16"},
+                    "ingress": {"domain": "ingress.lab.internal", "controller": {"kind": "nginx"}},
+                    "dns": {
+                        name: {"type": "local", "domain": f"{name}.lab.internal", "credentialsRef": _CREDENTIALS}
+                        for name in ("provider", "internal")
+                    },
+                },
+            },
+        }
+        path = self.folder / f"{self.name}.yaml"
+        path.write_text(yaml.safe_dump(config))
+        seed = self.garden.seed.kubeconfig(self.folder / "seed.kubeconfig")
+        environment = {**os.environ, "KUBECONFIG": str(seed), "POD_UID": self.name, "PYTHONPATH": str(ROOT)}
+        with (self.folder / f"{self.name}.log").open("ab") as log:
+            self.running = subprocess.Popen(
+                [sys.executable, "-m", "gardenlet", "--config", str(path)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                cwd=self.folder,
+            )
+
+    @property
+    def log(self) -> str:
+        """What it has printed."""
+        return (self.folder / f"{self.name}.log").read_text()
+
+    def ask(self, path: str) -> tuple[int, str]:
+        """Ask its health server; 0 if nobody listens."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.ports[0], timeout=5)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        except OSError:
+            return 0, ""
+        finally:
+            connection.close()
+
+    def until(self, status: int, path: str = "/healthz", *, timeout: float = 30) -> None:
+        """Wait for an answer."""
+        try:
+            wait_for(lambda: self.ask(path)[0] == status, timeout=timeout, what=f"{path} to be {status}")
+        except LabError as error:
+            raise LabError(f"{error}\n{self.ask(path + '?verbose')[1]}\n{self.log[-6000:]}") from error
+
+    def renewed(self) -> str | None:
+        """Return when the Lease of the Seed was renewed."""
+        found = self.garden.api.find(f"{_LEASES}/gardener-system-seed-lease/leases/{self.name}")
+        return found["spec"]["renewTime"] if found else None
+
+    def leader(self) -> str:
+        """Return who holds the leader's lease; empty for nobody."""
+        found = self.garden.seed.admin.find(f"{_LEASES}/garden/leases/leader-{self.name}")
+        return str((found or {}).get("spec", {}).get("holderIdentity") or "")
+
+    def seed(self) -> dict[str, Any] | None:
+        """Return the Seed."""
+        return self.garden.api.find(f"{SEEDS}/{self.name}")
+
+    def ask_for_certificate(self) -> None:
+        """Annotate the Secret with the kubeconfig: renew."""
+        self.garden.seed.admin.patch(
+            f"{SEED_SECRETS}/{self.name}-kubeconfig",
+            {"metadata": {"annotations": {"gardener.cloud/operation": "renew"}}},
+        )
+
+    def stored(self) -> dict[str, Any] | None:
+        """Return the Secret with the kubeconfig."""
+        return self.garden.seed.admin.find(f"{SEED_SECRETS}/{self.name}-kubeconfig")
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """End it with a signal; returns the exit code."""
+        self.process.send_signal(number)
+        return self.process.wait(timeout=20)
+
+    def close(self) -> None:
+        """Kill it if it runs, and remove the Seed."""
+        if self.running is not None and self.running.poll() is None:
+            self.running.kill()
+            self.running.wait()
+        self.garden.api.delete(f"{SEEDS}/{self.name}")
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """The process that was started last."""
+        if self.running is None:
+            raise LabError("gardenlet was not started")
+        return self.running
