@@ -34,6 +34,7 @@ from agents.runtime.metrics import Metrics
 from agents.runtime.reconcile import Request
 from agents.runtime.server import health_server, metrics_server
 from agents.runtime.tasks import wait_forever
+from gardenlet.apis.resources import MANAGED_RESOURCES
 from gardenlet.apis.seed import SEEDS, Seed
 from gardenlet.bootstrap import authorities, rotation
 from gardenlet.bootstrap.cleanup import clean_up
@@ -44,7 +45,10 @@ from gardenlet.bootstrap.seed_networks import check_networks
 from gardenlet.bootstrap.version_skew import check_version_skew
 from gardenlet.cli import Options
 from gardenlet.config import ClientConnection, GardenletConfiguration, SeedTemplate
+from gardenlet.controllers.seed import care as seed_care
+from gardenlet.controllers.seed import main as seed_main
 from gardenlet.heartbeat import Heartbeat, HeartbeatMetrics
+from gardenlet.identity import container_id
 from gardenlet.startup import Startup
 from gardenlet.version import GARDENER_VERSION
 
@@ -113,6 +117,7 @@ class App:
             rng=self._rng,
             times=config.leader_election.times,
         )
+        self._expires: datetime | None = None
         self._rotation_metrics = rotation.RotationMetrics(self._metrics)
         self._garden: _Garden | None = None
         self._manager = self._new_manager()
@@ -156,6 +161,9 @@ class App:
             self._secrets: Informer[Secret] = cache.informer(
                 SECRETS, namespace=reference.namespace, field_selector=f"metadata.name={reference.name}"
             )
+        self._managed_resources = [
+            cache.informer(MANAGED_RESOURCES, namespace=namespace) for namespace in seed_care.NAMESPACES
+        ]
         return Cluster(name="seed", client=client, cache=cache, recorder=recorder)
 
     def _client(self, access: ClusterAccess, limits: ClientConnection | None = None, *, garden: bool = False) -> Client:
@@ -226,6 +234,7 @@ class App:
 
     async def _add_controllers(self) -> None:
         self._add_heartbeat()
+        self._add_seed_controllers()
         if self._connected.kubeconfig.secret is not None and self._connected.origin is not Origin.FILE:
             self._add_credentials()
         self._startup.done()
@@ -248,6 +257,31 @@ class App:
         )
         self._manager.add_task("heartbeat", heartbeat.run)
         self._gate = gate
+
+    def _add_seed_controllers(self) -> None:
+        garden, settings = self._connected, self._config.controllers
+        client = garden.cluster.client
+        main = seed_main.Parts(
+            name=self._name,
+            garden=client,
+            seed=self._seed.client,
+            identity=seed_main.Identity(container_id(), self._hostname, GARDENER_VERSION),
+            resources=self._config.resources,
+            settings=settings.seed,
+            register=lambda: register(client, self._template),
+            expires=lambda: self._expires,
+            clock=self._garden_clock,
+        )
+        self._manager.add_controller(seed_main.new_controller(main, garden.seeds))
+        care = seed_care.Parts(
+            name=self._name,
+            garden=client,
+            seeds=garden.seeds,
+            resources=self._managed_resources,
+            settings=settings.seed_care,
+            clock=self._garden_clock,
+        )
+        self._manager.add_controller(seed_care.new_controller(care))
 
     def _add_credentials(self) -> None:
         """Renew the certificate, follow the garden's authorities, and remove what the bootstrap left."""
@@ -293,8 +327,9 @@ class App:
 
         self._manager.add_task("bootstrap leftovers", clean)
 
-    def _certificate_expires(self, _moment: datetime) -> None:
-        """Take the news; the Seed's status will say it."""
+    def _certificate_expires(self, moment: datetime) -> None:
+        """Take the news; the Seed's status says it with its next reconcile."""
+        self._expires = moment
 
     @property
     def _connected(self) -> _Garden:

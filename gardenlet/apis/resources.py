@@ -2,13 +2,20 @@
 
 from pydantic import Field
 
-from agents.kube.objects import Items, KubeObject, Projection
+from agents.kube.objects import Items, KubeObject, Projection, Text
 from agents.kube.resource import Resource
 from gardenlet.apis.core import Condition
 
 APPLIED = "ResourcesApplied"
 HEALTHY = "ResourcesHealthy"
 PROGRESSING = "ResourcesProgressing"
+
+
+class ManagedResourceSpec(Projection):
+    """What is to be applied, as far as it is read."""
+
+    resource_class: Text = Field(default="", alias="class")
+    """Who applies it; empty for the cluster of a shoot."""
 
 
 class ManagedResourceStatus(Projection):
@@ -21,6 +28,7 @@ class ManagedResourceStatus(Projection):
 class ManagedResource(KubeObject):
     """Objects that the resource manager applies and looks after."""
 
+    spec: ManagedResourceSpec = Field(default_factory=ManagedResourceSpec)
     status: ManagedResourceStatus = Field(default_factory=ManagedResourceStatus)
 
 

@@ -18,4 +18,4 @@ def test_every_row_of_the_seeds_story_holds(garden: Garden, tmp_path: Path) -> N
     finally:
         gardenlet.close()
     assert [row for row in story.rows if not row.holds] == []
-    assert len(story.rows) == 18
+    assert len(story.rows) == 20

@@ -79,6 +79,16 @@ class Story:
         self._row("certificates requested", "1", str(len(self._requests())))
         self._row("left of the bootstrap", "none", ", ".join(self._leftovers()) or "none")
         self._row("/healthz", "200", str(one.ask("/healthz")[0]))
+        wait_for(
+            lambda: self._condition("SeedSystemComponentsHealthy"), timeout=20, what="the condition of the components"
+        )
+        self._row(
+            "components that nobody manages are said to be healthy",
+            "False",
+            self._condition("SeedSystemComponentsHealthy"),
+        )
+        operation = ((one.seed() or {}).get("status") or {}).get("lastOperation") or {}
+        self._row("the Seed's operation", "Processing", str(operation.get("state")))
 
     def renew(self) -> None:
         """Ask for a new certificate, as an operator does."""
@@ -173,9 +183,9 @@ class Story:
         found = self.gardenlet.garden.api.list("/apis/certificates.k8s.io/v1/certificatesigningrequests")
         return [one["metadata"]["name"] for one in found if one["spec"]["username"].startswith(user)]
 
-    def _condition(self) -> str:
+    def _condition(self, kind: str = "GardenletReady") -> str:
         conditions = ((self.gardenlet.seed() or {}).get("status") or {}).get("conditions") or []
-        return next((one["status"] for one in conditions if one["type"] == "GardenletReady"), "")
+        return next((one["status"] for one in conditions if one["type"] == kind), "")
 
     def _leftovers(self) -> list[str]:
         one = self.gardenlet

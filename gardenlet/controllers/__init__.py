@@ -1,0 +1,1 @@
+"""One package or module for each controller; none imports another."""

@@ -1,0 +1,1 @@
+"""The Seed that we serve."""
