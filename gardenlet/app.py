@@ -47,6 +47,7 @@ from gardenlet.cli import Options
 from gardenlet.config import ClientConnection, GardenletConfiguration, SeedTemplate
 from gardenlet.controllers.seed import care as seed_care
 from gardenlet.controllers.seed import main as seed_main
+from gardenlet.controllers.seed import operations as seed_operations
 from gardenlet.heartbeat import Heartbeat, HeartbeatMetrics
 from gardenlet.identity import container_id
 from gardenlet.startup import Startup
@@ -282,6 +283,13 @@ class App:
             clock=self._garden_clock,
         )
         self._manager.add_controller(seed_care.new_controller(care))
+        asked = seed_operations.Parts(
+            name=self._name,
+            garden=client,
+            seed=self._seed.client,
+            kubeconfig=self._config.garden_client_connection.kubeconfig_secret,
+        )
+        self._manager.add_controller(seed_operations.new_controller(asked, garden.seeds))
 
     def _add_credentials(self) -> None:
         """Renew the certificate, follow the garden's authorities, and remove what the bootstrap left."""
