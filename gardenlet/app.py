@@ -15,8 +15,10 @@ from random import Random, SystemRandom
 
 from agents.core.clock import Clock, SystemClock
 from agents.core.errors import RetriableError
+from agents.core.logging import get_logger
 from agents.core.shutdown import Shutdown
 from agents.kube.client import Client
+from agents.kube.errors import NotFound
 from agents.kube.events import EventRecorder
 from agents.kube.kubeconfig import ClusterAccess
 from agents.kube.models import SECRETS, Secret
@@ -33,7 +35,9 @@ from agents.runtime.manager import Manager
 from agents.runtime.metrics import Metrics
 from agents.runtime.reconcile import Request
 from agents.runtime.server import health_server, metrics_server
+from agents.runtime.source import ChannelSource
 from agents.runtime.tasks import wait_forever
+from gardenlet.apis.networking import CLUSTERS, ENDPOINTS, GARDENS, NAMESPACES, NETWORK_POLICIES
 from gardenlet.apis.resources import MANAGED_RESOURCES
 from gardenlet.apis.seed import SEEDS, Seed
 from gardenlet.bootstrap import authorities, rotation
@@ -45,6 +49,9 @@ from gardenlet.bootstrap.seed_networks import check_networks
 from gardenlet.bootstrap.version_skew import check_version_skew
 from gardenlet.cli import Options
 from gardenlet.config import ClientConnection, GardenletConfiguration, SeedTemplate
+from gardenlet.controllers.networkpolicy import controller as networkpolicy
+from gardenlet.controllers.networkpolicy.networks import SeedNetworks
+from gardenlet.controllers.networkpolicy.resolver import Resolver, target
 from gardenlet.controllers.seed import care as seed_care
 from gardenlet.controllers.seed import main as seed_main
 from gardenlet.controllers.seed import operations as seed_operations
@@ -52,6 +59,8 @@ from gardenlet.heartbeat import Heartbeat, HeartbeatMetrics
 from gardenlet.identity import container_id
 from gardenlet.startup import Startup
 from gardenlet.version import GARDENER_VERSION
+
+log = get_logger(__name__)
 
 USER_AGENT = f"gardenlet/{GARDENER_VERSION}"
 
@@ -107,7 +116,7 @@ class App:
         self._gate: PeriodicHealth | None = None
         self._clients: list[Client] = []
         self._seed_access = access
-        self._seed = self._new_seed(access)
+        self._seed, self._extensions = self._new_seed(access), self._new_extensions(access)
         self._elector = LeaderElector(
             client=self._client(access),
             namespace=config.leader_election.resource_namespace,
@@ -149,7 +158,7 @@ class App:
                 health_server(bind_address=probes.bind_address, port=probes.port, checks=checks, tell_reasons=True),
                 metrics_server(bind_address=metrics.bind_address, port=metrics.port, metrics=self._metrics),
             ],
-            clusters=[self._seed],
+            clusters=[self._seed, self._extensions],
             election=election,
             startup=[self._check_networks, self._connect_garden, self._register, self._add_controllers],
         )
@@ -162,10 +171,17 @@ class App:
             self._secrets: Informer[Secret] = cache.informer(
                 SECRETS, namespace=reference.namespace, field_selector=f"metadata.name={reference.name}"
             )
+        return Cluster(name="seed", client=client, cache=cache, recorder=recorder)
+
+    def _new_extensions(self, access: ClusterAccess) -> Cluster:
+        """Return the part of the seed whose kinds may be missing: that is nobody's end."""
+        client = self._client(access, self._config.seed_client_connection)
+        cache = Cache(client=client, clock=self._clock, rng=self._rng)
+        recorder = EventRecorder(client=client, instance=self._hostname, clock=self._clock)
         self._managed_resources = [
             cache.informer(MANAGED_RESOURCES, namespace=namespace) for namespace in seed_care.NAMESPACES
         ]
-        return Cluster(name="seed", client=client, cache=cache, recorder=recorder)
+        return Cluster(name="seed extensions", client=client, cache=cache, recorder=recorder, vital=False)
 
     def _client(self, access: ClusterAccess, limits: ClientConnection | None = None, *, garden: bool = False) -> Client:
         """Return a client; without limits for what must never wait for others."""
@@ -236,6 +252,10 @@ class App:
     async def _add_controllers(self) -> None:
         self._add_heartbeat()
         self._add_seed_controllers()
+        if await self._startup.step("whose seed this is", self._is_garden):
+            log.info("This seed is a garden, whose operator keeps its network policies")
+        else:
+            self._add_network_policies()
         if self._connected.kubeconfig.secret is not None and self._connected.origin is not Origin.FILE:
             self._add_credentials()
         self._startup.done()
@@ -290,6 +310,42 @@ class App:
             kubeconfig=self._config.garden_client_connection.kubeconfig_secret,
         )
         self._manager.add_controller(seed_operations.new_controller(asked, garden.seeds))
+
+    async def _is_garden(self) -> bool:
+        """Tell whether the seed is a garden's cluster; a kind that is not there counts as no."""
+        try:
+            return bool((await self._seed.client.list(GARDENS, limit=1)).items)
+        except NotFound:
+            return False
+
+    def _add_network_policies(self) -> None:
+        settings, cache = self._config.controllers.network_policy, self._seed.cache
+        informers = networkpolicy.Informers(
+            namespaces=cache.informer(NAMESPACES),
+            policies=cache.informer(NETWORK_POLICIES),
+            endpoints=cache.informer(ENDPOINTS, namespace="default", field_selector="metadata.name=kubernetes"),
+            clusters=self._extensions.cache.informer(CLUSTERS),
+        )
+        changed = ChannelSource()
+
+        def tell() -> None:
+            for request in networkpolicy.all_namespaces(informers):
+                changed.send(request)
+
+        host, port = target(self._seed_access.url, self._environment) or (None, 0)
+        resolver = Resolver(host, port, changed=tell)
+        self._manager.add_task("host of the API server", resolver.run)
+        self._manager.add_controller(
+            networkpolicy.new_controller(
+                client=self._seed.client,
+                informers=informers,
+                networks=SeedNetworks.of(self._template.spec.get("networks") or {}),
+                resolver=resolver,
+                changed=changed,
+                additional=settings.additional_namespace_selectors,
+                workers=settings.concurrent_syncs,
+            )
+        )
 
     def _add_credentials(self) -> None:
         """Renew the certificate, follow the garden's authorities, and remove what the bootstrap left."""

@@ -20,6 +20,7 @@ from tests.lab.errors import ApiError, LabError
 T = TypeVar("T")
 Object = dict[str, Any]
 
+_TOO_MANY_REQUESTS = 429
 _MERGE_PATCH = "application/merge-patch+json"
 
 
@@ -127,6 +128,11 @@ class Api:
         """
         data = None if body is None else json.dumps(body).encode()
         status, text = self.raw(method, path, body=data, content_type=content_type)
+        until = time.monotonic() + self._timeout
+        while status == _TOO_MANY_REQUESTS and time.monotonic() < until:
+            # "Storage is (re)initializing", for a moment after a kind was defined.
+            time.sleep(0.2)
+            status, text = self.raw(method, path, body=data, content_type=content_type)
         try:
             decoded: Object = json.loads(text)
         except ValueError:

@@ -152,7 +152,7 @@ def test_an_update_that_fails_is_said_with_its_output(worker: Worker) -> None:
     event = worker.wait_event("InPlaceUpdateFailed", containing="exit code 4")
     assert event["type"] == "Warning"
     assert event["message"].endswith("system failure")
-    assert worker.status()["phase"] == "failing"
+    wait_for(lambda: worker.status()["phase"] == "failing", timeout=10, what="the status to say so")
     assert worker.machine.main_pid("gardener-node-agent.service") == agent
 
 

@@ -1,0 +1,1 @@
+"""The network policies that every namespace of a seed gets."""
