@@ -55,6 +55,7 @@ from gardenlet.controllers.networkpolicy.resolver import Resolver, target
 from gardenlet.controllers.seed import care as seed_care
 from gardenlet.controllers.seed import main as seed_main
 from gardenlet.controllers.seed import operations as seed_operations
+from gardenlet.controllers.tokenrequestor import serviceaccount as token_requestor
 from gardenlet.heartbeat import Heartbeat, HeartbeatMetrics
 from gardenlet.identity import container_id
 from gardenlet.startup import Startup
@@ -82,6 +83,7 @@ class _Garden:
 
     cluster: Cluster
     beats: Client
+    clients: GardenClients
     seeds: Informer[Seed]
     kubeconfig: GardenKubeconfig
     origin: Origin
@@ -233,7 +235,8 @@ class App:
         cluster = Cluster(name="garden", client=client, cache=cache, recorder=recorder, vital=False)
         seeds = cache.informer(SEEDS, label_selector=f"name.seed.gardener.cloud/{self._name}=true")
         beats = self._client(found.access, garden=True)
-        self._garden = _Garden(cluster, beats, seeds, kubeconfig, found.origin)
+        clients = GardenClients(found.access, client, beats)
+        self._garden = _Garden(cluster, beats, clients, seeds, kubeconfig, found.origin)
         return cluster
 
     async def _register(self) -> None:
@@ -256,6 +259,7 @@ class App:
             log.info("This seed is a garden, whose operator keeps its network policies")
         else:
             self._add_network_policies()
+        self._add_token_requestor()
         if self._connected.kubeconfig.secret is not None and self._connected.origin is not Origin.FILE:
             self._add_credentials()
         self._startup.done()
@@ -347,6 +351,20 @@ class App:
             )
         )
 
+    def _add_token_requestor(self) -> None:
+        garden = self._connected
+        parts = token_requestor.Parts(
+            namespace=f"seed-{self._name}",
+            seed=self._seed.client,
+            garden=garden.cluster.client,
+            bundle=lambda: garden.clients.access.ca_data,
+            clock=self._garden_clock,
+            rng=self._rng,
+        )
+        secrets = self._seed.cache.informer(SECRETS, label_selector=token_requestor.SELECTOR)
+        workers = self._config.controllers.token_requestor.concurrent_syncs
+        self._manager.add_controller(token_requestor.new_controller(parts, secrets, workers=workers))
+
     def _add_credentials(self) -> None:
         """Renew the certificate, follow the garden's authorities, and remove what the bootstrap left."""
         garden, connection = self._connected, self._config.garden_client_connection
@@ -354,7 +372,7 @@ class App:
         if secret is None or pending is None or reference is None:
             return
         request, client = Request(reference.namespace, reference.name), garden.cluster.client
-        clients = GardenClients(client, garden.beats)
+        clients = garden.clients
         requester = CertificateRequester(
             client=client,
             common_name=USER_PREFIX + self._name,

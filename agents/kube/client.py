@@ -4,11 +4,12 @@ Reads give projections. Writes take plain mappings and are patches; `replace` (P
 the node-agent authorizer forbids PATCH there (contract 4.8). Each call has a deadline in seconds and raises an `ApiError`.
 """
 
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from random import Random
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -181,6 +182,19 @@ class Client:
         """Read a path that holds no object, `/version` for example."""
         return await self._transport.request(Call("GET", path, accept="*/*"), deadline=deadline)
 
+    async def ask(
+        self, path: str, document: Mapping[str, object], *, deadline: float = DEADLINE_SECONDS
+    ) -> Mapping[str, Any]:
+        """Post what is answered and stored nowhere: a review, or a request for a token.
+
+        Args:
+            path: where; for a subresource, `resource.path(name, subresource=...)`.
+            document: with `apiVersion` and `kind`.
+            deadline: seconds.
+        """
+        call = Call("POST", path, body=dump_json(document))
+        return _load(await self._transport.request(call, deadline=deadline), call)
+
     def watch(
         self,
         resource: Resource[T],
@@ -231,6 +245,16 @@ class Client:
     async def close(self) -> None:
         """Close all connections."""
         await self._transport.close()
+
+
+def _load(body: bytes, call: Call) -> Mapping[str, Any]:
+    try:
+        answer = json.loads(body)
+    except ValueError as error:
+        raise InvalidResponse("answer is not JSON", path=call.path) from error
+    if not isinstance(answer, dict):
+        raise InvalidResponse("answer is not an object", path=call.path)
+    return answer
 
 
 def _complete(resource: Resource[T], document: Mapping[str, object]) -> bytes:

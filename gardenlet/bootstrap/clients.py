@@ -14,15 +14,16 @@ class GardenClients:
     """The client that tries what is new, and those that follow it.
 
     Args:
+        access: what all of them use.
         first: tries.
         others: follow; the heartbeat has connections of its own.
     """
 
-    def __init__(self, first: Client, *others: Client) -> None:
+    def __init__(self, access: ClusterAccess, first: Client, *others: Client) -> None:
+        self.access = access
         self.first = first
         self._others = others
         self._behind: tuple[Client, ...] = ()
-        self._access: ClusterAccess | None = None
 
     async def switch(
         self, access: ClusterAccess, *, keep: Callable[[], Awaitable[None]], proof: str = "/version"
@@ -33,17 +34,15 @@ class GardenClients:
             ApiError: not accepted; nothing is changed.
         """
         await self.first.switch(access, keep=keep, proof=proof)
-        self._access, self._behind = access, self._others
+        self.access, self._behind = access, self._others
         await self.catch_up()
 
     async def catch_up(self) -> None:
         """Have clients follow that could not before."""
-        if self._access is None:
-            return
         left = []
         for client in self._behind:
             try:
-                await client.switch(self._access, keep=_nothing)
+                await client.switch(self.access, keep=_nothing)
             except ApiError as error:
                 log.error("A client of the garden still uses the credentials before", error=error)
                 left.append(client)

@@ -102,6 +102,7 @@ class FakeApi:
         self._oldest = 0
         self._faults: list[Fault] = []
         self._raw: dict[str, bytes] = {"/version": b"{}"}
+        self._replies: dict[str, Callable[[Document], Document]] = {}
         self.switches: list[ClusterAccess] = []
         self._date: tuple[DateObserver, Clock] | None = None
 
@@ -129,6 +130,10 @@ class FakeApi:
     def serve(self, path: str, body: bytes) -> None:
         """Answer a GET of this path with these bytes."""
         self._raw[path] = body
+
+    def answer(self, path: str, reply: Callable[[Document], Document]) -> None:
+        """Answer each POST to this path, of a review or a subresource, with what a function makes of it; nothing is stored."""
+        self._replies[path] = reply
 
     def fail(self, error: ApiError, *, times: int | None = None, method: str | None = None, path: str = "") -> Fault:
         """Answer matching requests with an error: so many times, or until `heal`."""
@@ -193,8 +198,10 @@ class FakeApi:
         self._raise_fault(call)
         if call.path in self._raw:
             return self._raw[call.path]
-        key = _parse(call.path)
         body = json.loads(call.body) if call.body else {}
+        if call.method == "POST" and call.path in self._replies:
+            return json.dumps(self._replies[call.path](body)).encode()
+        key = _parse(call.path)
         if call.method == "GET" and not key.name:
             return self._list(call, key)
         answer = {

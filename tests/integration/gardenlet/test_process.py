@@ -1,5 +1,6 @@
 """The whole process against a real garden and a real seed: from a bootstrap token to heartbeats, and back."""
 
+import base64
 import json
 import os
 import signal
@@ -13,7 +14,9 @@ import pytest
 
 from tests.lab.api import wait_for
 from tests.lab.garden.garden import Garden
-from tests.lab.garden.gardenlet import ROOT, SEED_SECRETS, Gardenlet
+from tests.lab.garden.gardenlet import ROOT, SEED_SECRETS, SEEDS, Gardenlet
+
+TOKENS = "serviceaccount.resources.gardener.cloud/"
 
 
 @pytest.fixture
@@ -54,6 +57,37 @@ def test_from_a_token_to_heartbeats(process: Gardenlet) -> None:
     wait_for(lambda: process.renewed() != before, timeout=20, what="a heartbeat with the new certificate")
     assert process.end() == 0
     assert "PRIVATE KEY" not in process.log
+
+
+def test_controllers_serve_the_seed(process: Gardenlet) -> None:
+    """Contract core 8, 9.1, 4.3: network policies, a token of the garden for a Secret, and what is asked for on the Seed."""
+    seed, name = process.garden.seed.admin, process.name
+    annotations = {f"{TOKENS}name": "extension-a", f"{TOKENS}token-expiration-duration": "1h"}
+    labels = {"resources.gardener.cloud/purpose": "token-requestor", "resources.gardener.cloud/class": "garden"}
+    seed.create(SEED_SECRETS, {"metadata": {"name": name, "labels": labels, "annotations": annotations}})
+    # A lone API server publishes no endpoints of its own.
+    subset = {"addresses": [{"ip": "192.0.2.1"}], "ports": [{"port": 443, "protocol": "TCP"}]}
+    seed.ensure("/api/v1/namespaces/default/endpoints", {"metadata": {"name": "kubernetes"}, "subsets": [subset]})
+    process.start()
+
+    def token() -> str:
+        return str((seed.get(f"{SEED_SECRETS}/{name}").get("data") or {}).get("token", ""))
+
+    given = base64.b64decode(wait_for(token, timeout=40, what="a token")).decode()
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": given}}
+    status = process.garden.api.create("/apis/authentication.k8s.io/v1/tokenreviews", review)["status"]
+    assert status["user"]["username"] == f"system:serviceaccount:seed-{name}:extension-a"
+    policies = "/apis/networking.k8s.io/v1/namespaces/garden/networkpolicies"
+    wait_for(lambda: len(seed.list(policies)) == 6, timeout=20, what="six network policies")
+    process.garden.api.patch(
+        f"{SEEDS}/{name}", {"metadata": {"annotations": {"gardener.cloud/operation": "renew-kubeconfig"}}}
+    )
+    assert process.process.wait(timeout=30) == 0
+    found = process.seed()
+    assert found is not None
+    assert "gardener.cloud/operation" not in (found["metadata"].get("annotations") or {})
+    assert found["status"]["kubernetesVersion"].startswith("v1.")
+    assert given not in process.log
 
 
 def test_killed_and_stopped(process: Gardenlet) -> None:

@@ -49,7 +49,10 @@ class Following:
     @asynccontextmanager
     async def going(self, override: str = "") -> AsyncIterator[None]:
         """Run."""
-        clients = GardenClients(*(Client(transport=api, rng=Random(1)) for api in (self.garden, self.beats)))
+        clients = GardenClients(
+            ClusterAccess(server="https://garden"),
+            *(Client(transport=api, rng=Random(1)) for api in (self.garden, self.beats)),
+        )
         secret = KubeconfigSecret(
             Client(transport=self.seed, rng=Random(2)), SecretReference(name="kubeconfig", namespace="garden")
         )

@@ -117,7 +117,9 @@ class Rotating:
             secret=KubeconfigSecret(self.seed_client, REFERENCE),
             requester=requester,
             pending=pending,
-            clients=GardenClients(self.client, Client(transport=self.beats, rng=Random(3))),
+            clients=GardenClients(
+                ClusterAccess(server="https://garden"), self.client, Client(transport=self.beats, rng=Random(3))
+            ),
             recorder=self.recorder,
             validity=KubeconfigValidity(),
             shutdown=self.shutdown,

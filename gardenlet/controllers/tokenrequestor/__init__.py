@@ -1,0 +1,1 @@
+"""Tokens of the garden for components of the seed: of ServiceAccounts, and of workload identities."""
