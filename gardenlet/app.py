@@ -56,6 +56,7 @@ from gardenlet.controllers.seed import care as seed_care
 from gardenlet.controllers.seed import main as seed_main
 from gardenlet.controllers.seed import operations as seed_operations
 from gardenlet.controllers.tokenrequestor import serviceaccount as token_requestor
+from gardenlet.controllers.vpaevictionrequirements import controller as vpaevictionrequirements
 from gardenlet.heartbeat import Heartbeat, HeartbeatMetrics
 from gardenlet.identity import container_id
 from gardenlet.startup import Startup
@@ -256,9 +257,10 @@ class App:
         self._add_heartbeat()
         self._add_seed_controllers()
         if await self._startup.step("whose seed this is", self._is_garden):
-            log.info("This seed is a garden, whose operator keeps its network policies")
+            log.info("This seed is a garden, whose operator keeps network policies and eviction requirements")
         else:
             self._add_network_policies()
+            self._add_eviction_requirements()
         self._add_token_requestor()
         if self._connected.kubeconfig.secret is not None and self._connected.origin is not Origin.FILE:
             self._add_credentials()
@@ -348,6 +350,19 @@ class App:
                 changed=changed,
                 additional=settings.additional_namespace_selectors,
                 workers=settings.concurrent_syncs,
+            )
+        )
+
+    def _add_eviction_requirements(self) -> None:
+        autoscalers = self._extensions.cache.informer(
+            vpaevictionrequirements.VERTICAL_POD_AUTOSCALERS, label_selector=vpaevictionrequirements.SELECTOR
+        )
+        self._manager.add_controller(
+            vpaevictionrequirements.new_controller(
+                client=self._seed.client,
+                autoscalers=autoscalers,
+                clock=self._clock,
+                workers=self._config.controllers.vpa_eviction_requirements.concurrent_syncs,
             )
         )
 

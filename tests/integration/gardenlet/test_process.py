@@ -79,6 +79,23 @@ def test_controllers_serve_the_seed(process: Gardenlet) -> None:
     assert status["user"]["username"] == f"system:serviceaccount:seed-{name}:extension-a"
     policies = "/apis/networking.k8s.io/v1/namespaces/garden/networkpolicies"
     wait_for(lambda: len(seed.list(policies)) == 6, timeout=20, what="six network policies")
+    autoscalers = "/apis/autoscaling.k8s.io/v1/namespaces/garden/verticalpodautoscalers"
+    managed = {"autoscaling.gardener.cloud/eviction-requirements": "managed-by-controller"}
+    never = {"eviction-requirements.autoscaling.gardener.cloud/downscale-restriction": "never"}
+    seed.create(
+        autoscalers,
+        {
+            "apiVersion": "autoscaling.k8s.io/v1",
+            "kind": "VerticalPodAutoscaler",
+            "metadata": {"name": name, "labels": managed, "annotations": never},
+            "spec": {},
+        },
+    )
+    wait_for(
+        lambda: seed.get(f"{autoscalers}/{name}")["spec"].get("updatePolicy"),
+        timeout=20,
+        what="an eviction requirement",
+    )
     process.garden.api.patch(
         f"{SEEDS}/{name}", {"metadata": {"annotations": {"gardener.cloud/operation": "renew-kubeconfig"}}}
     )

@@ -1,0 +1,1 @@
+"""When vertical pod autoscalers may evict pods to make them smaller."""
