@@ -200,8 +200,8 @@ def _undo_loop(entry: dict[str, Any]) -> None:
 
 
 def _undo_veth(entry: dict[str, Any]) -> None:
-    if Path("/sys/class/net", entry["name"]).exists():
-        subprocess.run(["ip", "link", "delete", entry["name"]], check=False, capture_output=True)
+    where = ["-n", entry["netns"]] if "netns" in entry else []
+    subprocess.run(["ip", *where, "link", "delete", entry["name"]], check=False, capture_output=True)
 
 
 def _undo_netns(entry: dict[str, Any]) -> None:

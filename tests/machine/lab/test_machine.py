@@ -1,6 +1,7 @@
 """Machines of the lab: isolated from the host, durable over reboots, and able to run Pods."""
 
 import json
+import os
 import select
 import subprocess
 from pathlib import Path
@@ -11,7 +12,9 @@ import yaml
 from tests.lab.api import wait_for
 from tests.lab.binaries import find_binaries
 from tests.lab.cluster import Lab
+from tests.lab.commands import run
 from tests.lab.machine import Machine
+from tests.lab.network import SERVER_ADDRESS
 from tests.lab.pause import PAUSE_IMAGE
 
 pytestmark = pytest.mark.machine
@@ -81,6 +84,18 @@ def test_reboot_keeps_the_disk_and_not_the_kernels_state(machine: Machine) -> No
         assert not machine.exists("/run/lost")
         assert machine.run(["cat", "/proc/sys/net/core/somaxconn"]).stdout.strip() != "777"
         assert machine.run(["cat", "/etc/machine-id"]).stdout == identity
+
+
+def test_an_old_network_that_lives_on_is_in_nobodys_way(machine: Machine) -> None:
+    """A namespace that something still holds after a power cut, as closing connections do, has lost its way out at once."""
+    held = os.open(f"/run/netns/{machine.netns}", os.O_RDONLY)
+    try:
+        machine.reboot(graceful=False)
+        inside = ["nsenter", f"--net=/proc/{os.getpid()}/fd/{held}", "ip", "-brief", "link", "show", "type", "veth"]
+        assert run(*inside) == ""
+        machine.run(["busybox", "nc", "-w", "3", SERVER_ADDRESS, "6443"], input="")
+    finally:
+        os.close(held)
 
 
 def test_static_pod_runs(machine: Machine) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from tests.lab.agent import AgentSource
 from tests.lab.cluster import Lab
+from tests.lab.errors import LabError
 from tests.lab.worker_osc import AGENT_UNIT
 from tests.support.worker import Worker
 
@@ -19,8 +20,16 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     worker = getattr(item, "funcargs", {}).get("worker")
     if report.failed and report.when == "call" and isinstance(worker, Worker):
-        report.sections.append(("the agent's journal", worker.machine.journal(AGENT_UNIT, lines=80)))
+        report.sections.append(("the agent's journal", _journal(worker)))
     return report
+
+
+def _journal(worker: Worker) -> str:
+    """Return the end of the agent's journal, or why there is none: an error here would end the whole run."""
+    try:
+        return worker.machine.journal(AGENT_UNIT, lines=80)
+    except LabError as error:
+        return str(error)
 
 
 @pytest.fixture(scope="module")

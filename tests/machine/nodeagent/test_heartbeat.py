@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import pairwise
 
 from tests.lab.agent import AgentSource
@@ -36,6 +36,7 @@ def longest_gap(worker: Worker, *, seconds: float, meanwhile: Callable[[], objec
 
     wait_for(look, timeout=seconds + 10, what="the end of the time to watch", interval=0.3)
     assert len(renewals) > 2
+    renewals.append(datetime.now(UTC))
     return max((later - earlier).total_seconds() for earlier, later in pairwise(renewals))
 
 
