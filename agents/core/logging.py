@@ -10,9 +10,11 @@ from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Literal, Protocol, TextIO, cast
 
-import structlog
-
 from agents.core.errors import AgentError
+from agents.core.imports import replaced
+
+with replaced({"rich": None}):  # 3 MB for colours that an agent's log does not have
+    import structlog
 
 Level = Literal["debug", "info", "error"]
 Format = Literal["json", "text"]

@@ -3,7 +3,8 @@
 Importing any part of the library imports 1,300 modules, 37 MiB, none of which we use: objects are read as projections
 (`agents.kube.models`) and written as patches. So placeholder packages take the places of `kubernetes_asyncio`, `.client` and
 `.client.models` first. Each has the real directory as its path, and resolves only the names that are asked for here. If the
-real package is loaded already, it is used and nothing is replaced.
+real package is loaded already, it is used and nothing is replaced. What the two classes import for calls that we never make
+(urllib3, dateutil, a pool of threads; 2.3 MB) has a stand-in while they are imported.
 
 Goes away when the library imports lazily: tomplus/kubernetes_asyncio#293.
 """
@@ -19,6 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from agents.core.errors import FatalError
+from agents.core.imports import replaced
 
 PACKAGE = "kubernetes_asyncio"
 
@@ -26,6 +28,8 @@ EXPORTS = {
     "ApiClient": "kubernetes_asyncio.client.api_client",
     "Configuration": "kubernetes_asyncio.client.configuration",
 }
+
+UNUSED = ("urllib3", "dateutil", "dateutil.parser", "multiprocessing", "multiprocessing.pool")
 
 
 def load(name: str) -> Any:
@@ -36,21 +40,24 @@ def load(name: str) -> Any:
     """
     if PACKAGE not in sys.modules:
         _install()
-    return getattr(import_module(EXPORTS[name]), name)
+    with replaced({name: _left_out(name) for name in UNUSED}):
+        return getattr(import_module(EXPORTS[name]), name)
 
 
 def import_aiohttp() -> None:
-    """Import aiohttp without the system's certificate authorities.
+    """Import aiohttp without the system's certificate authorities, and without brotli.
 
     It makes a default TLS context while it is imported, and that loads about 140 certificates: 40 ms and 1 MB for a
-    context that nobody here may use, because every connection brings one of its own. The empty one trusts nobody.
+    context that nobody here may use, because every connection brings one of its own. The empty one trusts nobody. Brotli
+    is another MB, for an encoding of answers that no API server sends.
     """
     if "aiohttp" in sys.modules:
         return
     original = ssl.create_default_context
     ssl.create_default_context = _empty_context
     try:
-        import_module("aiohttp")
+        with replaced({"brotli": None, "brotlicffi": None}):
+            import_module("aiohttp")
     finally:
         ssl.create_default_context = original
 
@@ -71,6 +78,23 @@ def placeholder(name: str, path: Path, exports: Mapping[str, str]) -> ModuleType
         if attribute not in exports:
             raise AttributeError(f"{name}.{attribute} is left out on purpose, see agents/kube/lean.py")
         return getattr(import_module(exports[attribute]), attribute)
+
+    module.__getattr__ = resolve  # type: ignore[method-assign]
+    return module
+
+
+def _left_out(name: str) -> ModuleType:
+    """Make a module whose names can be imported and not be called."""
+    module = ModuleType(name, doc="Stand-in, see agents/kube/lean.py.")
+
+    def resolve(attribute: str) -> object:
+        if attribute.startswith("__"):
+            raise AttributeError(attribute)
+
+        def refuse(*_args: object, **_kwargs: object) -> None:
+            raise NotImplementedError(f"{name}.{attribute} is left out on purpose, see agents/kube/lean.py")
+
+        return refuse
 
     module.__getattr__ = resolve  # type: ignore[method-assign]
     return module

@@ -22,6 +22,8 @@ OUTPUT = ROOT / "build/bin/gardener-node-agent"
 EXCLUDED = (
     "kubernetes_asyncio.client.models",
     "uvloop",
+    "rich",
+    "pygments",
     "tkinter",
     "pytest",
     "hypothesis",

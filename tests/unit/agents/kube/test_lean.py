@@ -109,3 +109,26 @@ def test_aiohttp_is_imported_without_the_systems_authorities() -> None:
         "assert ssl.create_default_context.__module__ == 'ssl'\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_what_nobody_calls_stays_out() -> None:
+    """What colours logs, what decompresses answers, what the library needs for other calls: not loaded, still to be had."""
+    code = (
+        "import json, sys\nimport nodeagent.app, osc.codec\nfrom agents.kube import lean\n"
+        "lean.load('ApiClient'), lean.load('Configuration')(host='https://x')\n"
+        "names = ('rich', 'pygments', 'brotli', 'urllib3', 'dateutil', 'multiprocessing')\n"
+        "loaded = [n for n in names if n in sys.modules]\n"
+        "import brotli, rich, urllib3, multiprocessing.pool\n"
+        "print(json.dumps([loaded, brotli.decompress(brotli.compress(b'x')).decode(), urllib3.util.make_headers.__name__]))"
+    )
+    assert fresh(code) == [[], "x", "make_headers"]
+
+
+def test_a_stand_in_says_why_it_is_one() -> None:
+    """A call that we never make says where to look."""
+    code = (
+        "import json\nfrom agents.kube import lean\nlean.load('ApiClient')\n"
+        "from kubernetes_asyncio.client import api_client\n"
+        "try:\n    api_client.parse('2026-01-01')\nexcept NotImplementedError as error:\n    print(json.dumps(str(error)))"
+    )
+    assert fresh(code) == "dateutil.parser.parse is left out on purpose, see agents/kube/lean.py"
