@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from agents.core.errors import FatalError
-from agents.core.imports import replaced
+from agents.core.imports import left_out, replaced
 
 PACKAGE = "kubernetes_asyncio"
 
@@ -40,7 +40,7 @@ def load(name: str) -> Any:
     """
     if PACKAGE not in sys.modules:
         _install()
-    with replaced({name: _left_out(name) for name in UNUSED}):
+    with replaced(left_out(*UNUSED)):
         return getattr(import_module(EXPORTS[name]), name)
 
 
@@ -78,23 +78,6 @@ def placeholder(name: str, path: Path, exports: Mapping[str, str]) -> ModuleType
         if attribute not in exports:
             raise AttributeError(f"{name}.{attribute} is left out on purpose, see agents/kube/lean.py")
         return getattr(import_module(exports[attribute]), attribute)
-
-    module.__getattr__ = resolve  # type: ignore[method-assign]
-    return module
-
-
-def _left_out(name: str) -> ModuleType:
-    """Make a module whose names can be imported and not be called."""
-    module = ModuleType(name, doc="Stand-in, see agents/kube/lean.py.")
-
-    def resolve(attribute: str) -> object:
-        if attribute.startswith("__"):
-            raise AttributeError(attribute)
-
-        def refuse(*_args: object, **_kwargs: object) -> None:
-            raise NotImplementedError(f"{name}.{attribute} is left out on purpose, see agents/kube/lean.py")
-
-        return refuse
 
     module.__getattr__ = resolve  # type: ignore[method-assign]
     return module

@@ -5,9 +5,24 @@ One registry for each process, made by `app.py`; there is no global one.
 
 from collections.abc import Callable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
+from agents.core.imports import left_out, replaced
+
+# It brings HTTP servers of its own, half a MB; ours is agents.runtime.server.
+with replaced(left_out("http.server", "socketserver", "wsgiref", "wsgiref.simple_server")):
+    from prometheus_client import (
+        CONTENT_TYPE_LATEST,
+        CollectorRegistry,
+        Counter,
+        Gauge,
+        Histogram,
+        ProcessCollector,
+        generate_latest,
+    )
+    from prometheus_client.core import GaugeMetricFamily
+    from prometheus_client.registry import Collector
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+"""Of what `Metrics.render` returns."""
 
 RESULTS = ("success", "error", "requeue", "requeue_after")
 """Values of the label `result`: controller-runtime's."""

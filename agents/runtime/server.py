@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from typing import Self
 
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST
 
 from agents.core.errors import FatalError
 from agents.core.logging import get_logger
 from agents.runtime.health import Check, Checks
-from agents.runtime.metrics import Metrics
+from agents.runtime.metrics import CONTENT_TYPE, Metrics
 
 log = get_logger(__name__)
 
@@ -77,7 +76,7 @@ def metrics_server(*, bind_address: str, port: int, metrics: Metrics) -> HttpSer
     """Return the server of `/metrics`."""
 
     async def answer(_request: web.Request) -> web.Response:
-        return web.Response(body=metrics.render(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return web.Response(body=metrics.render(), headers={"Content-Type": CONTENT_TYPE})
 
     return HttpServer(name="metrics", bind_address=bind_address, port=port, routes=[web.get("/metrics", answer)])
 

@@ -34,3 +34,17 @@ def test_what_is_loaded_stays() -> None:
             importlib.import_module("this_is_nowhere")
     assert importlib.import_module("json").__file__ is not None
     assert "this_is_nowhere" not in sys.modules
+
+
+def test_pydantic_works_without_what_is_installed_around_it() -> None:
+    """Models and time zones work; what it would have asked is not loaded, and can be imported afterwards."""
+    code = (
+        "import sys\nimport agents.core\nfrom zoneinfo import ZoneInfo\nfrom pydantic import BaseModel\n"
+        "loaded = [n for n in ('importlib.metadata', 'sysconfig', 'zipfile') if n in sys.modules]\n"
+        "class Zone(BaseModel):\n    zone: ZoneInfo\n"
+        "import importlib.metadata, sysconfig\n"
+        "print(loaded, Zone(zone='Europe/Berlin').zone.key, importlib.metadata.version('pydantic')[0], "
+        "sysconfig.get_config_var('TZPATH') != '')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["[]", "Europe/Berlin", "2", "True"]

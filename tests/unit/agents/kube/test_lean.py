@@ -131,4 +131,4 @@ def test_a_stand_in_says_why_it_is_one() -> None:
         "from kubernetes_asyncio.client import api_client\n"
         "try:\n    api_client.parse('2026-01-01')\nexcept NotImplementedError as error:\n    print(json.dumps(str(error)))"
     )
-    assert fresh(code) == "dateutil.parser.parse is left out on purpose, see agents/kube/lean.py"
+    assert fresh(code) == "dateutil.parser.parse is left out on purpose, see agents/core/imports.py"
