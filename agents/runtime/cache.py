@@ -51,6 +51,7 @@ class Informer(Generic[T]):
         clock: Clock,
         rng: Random,
         read_deadline: float = READ_DEADLINE_SECONDS,
+        optional: bool = False,
     ) -> None:
         self.resource = resource
         self.namespace = namespace
@@ -71,6 +72,7 @@ class Informer(Generic[T]):
             clock=clock,
             rng=rng,
             read_deadline=read_deadline,
+            optional=optional,
         )
 
     @property
@@ -198,8 +200,12 @@ class Cache:
         namespace: str | None = None,
         label_selector: str = "",
         field_selector: str = "",
+        optional: bool = False,
     ) -> Informer[T]:
-        """Return the informer for a selection; a new one starts as soon as the cache runs."""
+        """Return the informer for a selection; a new one starts as soon as the cache runs.
+
+        Of an optional kind there are no objects while it is not served; who asks first for a selection says whether it is one.
+        """
         selector = Selector(label=label_selector, field=field_selector)
         for known in self._informers:
             if (known.resource, known.namespace, known.selector) == (resource, namespace, selector):
@@ -214,6 +220,7 @@ class Cache:
             clock=self._clock,
             rng=self._rng,
             read_deadline=self._read_deadline,
+            optional=optional,
         )
         self._informers.append(informer)
         self._update()

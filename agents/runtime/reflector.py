@@ -8,7 +8,8 @@ one; up to 5 s only while there is no answer at all, which costs no server anyth
 no Node to renew a Lease for until it has listed. A server that asks to wait is obeyed. A watch that ends at once without an event
 counts as a failure, so nothing here can spin.
 
-Nothing ends a reflector but cancelling it: an API server that is away, or says 403, is waited for.
+Nothing ends a reflector but cancelling it: an API server that is away, or says 403, is waited for. Of an optional kind that is not
+served there are no objects: that is an answer, asked for again at leisure, since its CRD may come.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ from agents.core.clock import Clock
 from agents.core.errors import AgentError, FatalError, RetriableError
 from agents.core.logging import get_logger
 from agents.kube.client import Client, ObjectList, Selector
-from agents.kube.errors import DeadlineExceeded, Gone, Unavailable, UnexpectedStatus
+from agents.kube.errors import DeadlineExceeded, Gone, NotFound, Unavailable, UnexpectedStatus
 from agents.kube.models import KubeObject
 from agents.kube.resource import Resource
 from agents.kube.watch import READ_DEADLINE_SECONDS, EventType
@@ -39,6 +40,9 @@ BACKOFF_RESET_SECONDS = 120.0
 
 SHORT_WATCH_SECONDS = 1.0
 """A watch that ends sooner and without an event has failed; client-go's."""
+
+MISSING_KIND_WAIT = timedelta(seconds=30)
+"""Until an optional kind that is not served is asked for again; times up to two."""
 
 FAILURES_BEFORE_RELIST = 3
 
@@ -68,6 +72,7 @@ class Reflector(Generic[T]):
         clock: measures time between failures.
         rng: spreads the back-off.
         read_deadline: longest silence of a watch, in seconds.
+        optional: whether the kind may be missing.
     """
 
     def __init__(
@@ -83,6 +88,7 @@ class Reflector(Generic[T]):
         clock: Clock,
         rng: Random,
         read_deadline: float = READ_DEADLINE_SECONDS,
+        optional: bool = False,
     ) -> None:
         self._client = client
         self._resource = resource
@@ -94,6 +100,7 @@ class Reflector(Generic[T]):
         self._clock = clock
         self._rng = rng
         self._read_deadline = read_deadline
+        self._optional = optional
         self._version: str | None = None
         self._failures = 0
         self._failed_at = 0.0
@@ -171,6 +178,8 @@ class Reflector(Generic[T]):
                 self._version = None
             except FatalError:
                 raise
+            except NotFound as error:
+                await (self._missing() if self._optional else self._back_off(error))
             except Exception as error:  # noqa: BLE001 - whatever it is, the cache must live on; it is logged below
                 await self._back_off(error)
 
@@ -207,6 +216,14 @@ class Reflector(Generic[T]):
         if not events and self._clock.monotonic() - opened < SHORT_WATCH_SECONDS:
             raise UnexpectedStatus("watch ended at once", resource=self._resource.plural)
 
+    async def _missing(self) -> None:
+        """Have no objects, until the kind is there."""
+        self._version = None
+        self._replace(ObjectList((), ""))
+        self._answered()
+        log.debug("Kind is not served, so there are no objects", resource=self._resource.plural)
+        await self._wait(MISSING_KIND_WAIT * (1 + self._rng.random()))
+
     def _answered(self) -> None:
         if self._outage >= FAILURES_BEFORE_NEWS:
             log.info("List and watch work again", resource=self._resource.plural, namespace=self._namespace)
@@ -226,12 +243,17 @@ class Reflector(Generic[T]):
             self._version = None
         self._connected(answered=False)
         self._report(error, delay)
+        try:
+            await self._wait(delay)
+        finally:
+            self._failed_at = self._clock.monotonic()
+
+    async def _wait(self, delay: timedelta) -> None:
         self._waiting = True
         try:
             await asyncio.sleep(delay.total_seconds())
         finally:
             self._waiting = False
-            self._failed_at = self._clock.monotonic()
 
     def _report(self, error: Exception, delay: timedelta) -> None:
         """Log a failure: at error once per outage, and always if it is no kind of ours."""

@@ -14,6 +14,7 @@ from agents.kube.errors import (
     DeadlineExceeded,
     Forbidden,
     InvalidResponse,
+    NotFound,
     ServerError,
     TooManyRequests,
     Unavailable,
@@ -58,6 +59,11 @@ def sink() -> Sink:
 @pytest.fixture
 def reflector(client: Client, clock: FakeClock, sink: Sink) -> Reflector[Node]:
     """A reflector of all nodes."""
+    return new_reflector(client, clock, sink)
+
+
+def new_reflector(client: Client, clock: FakeClock, sink: Sink, *, optional: bool = False) -> Reflector[Node]:
+    """Make a reflector of all nodes."""
     return Reflector(
         client=client,
         resource=NODES,
@@ -68,6 +74,7 @@ def reflector(client: Client, clock: FakeClock, sink: Sink) -> Reflector[Node]:
         connected=sink.connected,
         clock=clock,
         rng=Random(1),
+        optional=optional,
     )
 
 
@@ -390,3 +397,36 @@ async def test_fatal_error_is_passed_on(api: FakeApi, reflector: Reflector[Node]
     with pytest.raises(ExceptionGroup) as caught:
         await play()
     assert caught.group_contains(FatalError)
+
+
+@pytest.mark.parametrize("optional", [True, False])
+async def test_kind_that_is_not_served(
+    api: FakeApi, client: Client, clock: FakeClock, sink: Sink, *, optional: bool
+) -> None:
+    """Of an optional kind there are no objects, and that is a good answer; any other is waited for. It may come later."""
+    missing = NotFound("the server could not find the requested resource", status=404)
+    api.fail(missing, path="/api/v1/nodes")
+    put(api, "a")
+    async with running(new_reflector(client, clock, sink, optional=optional).run):
+        await asyncio.sleep(600)
+        assert sink.seen == (["list:"] * len(sink.seen) if optional else [])
+        assert set(sink.answers) == {optional}
+        assert len(api.requests("GET")) in (range(10, 21) if optional else range(10, 30))
+        api.heal()
+        await asyncio.sleep(60)
+        assert sink.seen[-1] == "list:a"
+
+
+async def test_optional_kind_that_goes_and_comes(api: FakeApi, client: Client, clock: FakeClock, sink: Sink) -> None:
+    """With the kind its objects go, and with it they come again."""
+    put(api, "a")
+    async with running(new_reflector(client, clock, sink, optional=True).run):
+        await settle()
+        api.fail(NotFound("gone", status=404), path="/api/v1/nodes")
+        for stream in api.streams:
+            stream.end()
+        await asyncio.sleep(5)
+        assert sink.seen == ["list:a", "list:"]
+        api.heal()
+        await asyncio.sleep(60)
+    assert sink.seen[2:] == ["list:a"]
