@@ -18,6 +18,7 @@ import os
 import signal
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import NoReturn
 
@@ -38,6 +39,19 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 StartupStep = Callable[[], Awaitable[Cluster | None]]
 """Done once before the controllers start; an error ends the process. A cluster that it returns is run from then on."""
+
+
+End = Callable[[], None]
+"""Ends a part of a running process; safe to repeat."""
+
+
+@dataclass(eq=False, slots=True)
+class _Part:
+    """Something that runs after the startup steps."""
+
+    name: str
+    body: Callable[[], Awaitable[None]]
+    task: "asyncio.Task[NoReturn] | None" = None
 
 
 class _StopRequested(Exception):
@@ -81,25 +95,54 @@ class Manager:
         self._clusters = tuple(clusters)
         self._election = nullcontext() if election is None else election
         self._startup = tuple(startup)
-        self._controllers = list(controllers)
-        self._tasks: list[tuple[str, Callable[[], Awaitable[None]]]] = []
+        self._controllers: list[Controller] = []
+        self._parts: list[_Part] = []
         self._stop_deadline = stop_deadline
         self._abort = abort
         self._signals = 0
         self._group: asyncio.TaskGroup | None = None
         self._watchdog: asyncio.TimerHandle | None = None
+        for controller in controllers:
+            self.add_controller(controller)
 
-    def add_controller(self, controller: Controller) -> None:
-        """Run a further controller: after the startup steps, or at once if these are done."""
+    def add_controller(self, controller: Controller) -> End:
+        """Run a further controller: after the startup steps, or at once if these are done.
+
+        Returns:
+            Function that ends it, and nothing else.
+        """
+
+        async def run() -> None:
+            await controller.run(self._environment)
+
         self._controllers.append(controller)
-        if self._group is not None:
-            self._start_controller(self._group, controller)
+        end_task = self.add_task(f"controller {controller.name}", run)
 
-    def add_task(self, name: str, body: Callable[[], Awaitable[None]]) -> None:
-        """Run something beside the controllers that must not end: after the startup steps, or at once if these are done."""
-        self._tasks.append((name, body))
+        def end() -> None:
+            if controller in self._controllers:
+                self._controllers.remove(controller)
+            end_task()
+
+        return end
+
+    def add_task(self, name: str, body: Callable[[], Awaitable[None]]) -> End:
+        """Run something that must not end of itself: after the startup steps, or at once if these are done.
+
+        Returns:
+            Function that ends it, and nothing else.
+        """
+        part = _Part(name, body)
+        self._parts.append(part)
         if self._group is not None:
-            self._group.create_task(self._guard(name, body))
+            self._start(self._group, part)
+
+        def end() -> None:
+            if part in self._parts:
+                self._parts.remove(part)
+            if part.task is not None:
+                part.task.cancel()
+
+        return end
 
     async def run(self) -> int:
         """Run until something ends it.
@@ -140,10 +183,8 @@ class Manager:
                 self._start_cluster(clusters, yielded)
         async with asyncio.TaskGroup() as controllers:
             self._group = controllers
-            for controller in tuple(self._controllers):
-                self._start_controller(controllers, controller)
-            for name, body in tuple(self._tasks):
-                controllers.create_task(self._guard(name, body))
+            for part in tuple(self._parts):
+                self._start(controllers, part)
             await wait_forever()
 
     def _start_cluster(self, group: asyncio.TaskGroup, cluster: Cluster) -> None:
@@ -152,11 +193,8 @@ class Manager:
         cluster.cache.on_recovery(self._retry_api_errors)
         group.create_task(self._guard(f"cluster {cluster.name}", cluster.run))
 
-    def _start_controller(self, group: asyncio.TaskGroup, controller: Controller) -> None:
-        async def run() -> None:
-            await controller.run(self._environment)
-
-        group.create_task(self._guard(f"controller {controller.name}", run))
+    def _start(self, group: asyncio.TaskGroup, part: "_Part") -> None:
+        part.task = group.create_task(self._guard(part.name, part.body))
 
     def _retry_api_errors(self) -> None:
         for controller in self._controllers:

@@ -213,6 +213,38 @@ async def test_controllers_can_be_added_at_any_time(
     assert running.result() == 0
 
 
+async def test_a_part_can_be_ended_alone(
+    environment: Environment, shutdown: Shutdown, aborts: Aborts, diary: Diary
+) -> None:
+    """A controller and a task are ended by what adding them returned; the rest runs on, and one of the same name can follow."""
+    manager = new_manager(environment, shutdown, aborts)
+
+    async def task() -> None:
+        diary.note("+task")
+        try:
+            await asyncio.sleep(100_000)
+        finally:
+            diary.note("-task")
+
+    never = manager.add_controller(diary.controller("never"))
+    never()
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(manager.run())
+        await settle()
+        ends = [manager.add_controller(diary.controller("a")), manager.add_task("task", task)]
+        manager.add_controller(diary.controller("b"))
+        await settle()
+        for end in (*ends, *ends):
+            end()
+        await settle()
+        assert diary.lines == ["+task", "+a", "+b", "-task", "-a"]
+        manager.add_controller(diary.controller("a"))
+        await settle()
+        assert diary.lines[5:] == ["+a"]
+        shutdown.request("end of the test")
+    assert running.result() == 0
+
+
 async def test_unsynced_informers_end_nothing(
     environment: Environment, shutdown: Shutdown, aborts: Aborts, cluster: Cluster, api: FakeApi, diary: Diary
 ) -> None:
