@@ -234,6 +234,7 @@ class App:
         await self._startup.step("whose seed this is", hand_over.look)
         self._manager.add_task("whose seed this is", hand_over.run)
         controllers.add_token_requestor()
+        controllers.add_identity_tokens()
         if garden.kubeconfig.secret is not None and garden.origin is not Origin.FILE:
             controllers.add_credentials()
         self._startup.done()

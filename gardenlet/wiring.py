@@ -35,6 +35,7 @@ from gardenlet.controllers.seed import care as seed_care
 from gardenlet.controllers.seed import main as seed_main
 from gardenlet.controllers.seed import operations as seed_operations
 from gardenlet.controllers.tokenrequestor import serviceaccount as token_requestor
+from gardenlet.controllers.tokenrequestor import workloadidentity as identity_tokens
 from gardenlet.controllers.vpaevictionrequirements import controller as vpaevictionrequirements
 from gardenlet.heartbeat import Heartbeat, HeartbeatMetrics
 from gardenlet.identity import container_id
@@ -219,6 +220,21 @@ class Controllers:
         secrets = self._seed.cluster.cache.informer(SECRETS, label_selector=token_requestor.SELECTOR)
         workers = self._settings.token_requestor.concurrent_syncs
         process.manager.add_controller(token_requestor.new_controller(parts, secrets, workers=workers))
+
+    def add_identity_tokens(self) -> None:
+        """Request tokens of WorkloadIdentities of the garden."""
+        process, settings = self._process, self._settings.token_requestor_workload_identity
+        parts = identity_tokens.Parts(
+            seed=self._seed.cluster.client,
+            garden=self._garden.cluster.client,
+            life=settings.token_expiration_duration,
+            clock=process.garden_clock,
+            rng=process.rng,
+        )
+        secrets = self._seed.cluster.cache.informer(SECRETS, label_selector=identity_tokens.SELECTOR)
+        process.manager.add_controller(
+            identity_tokens.new_controller(parts, secrets, workers=settings.concurrent_syncs)
+        )
 
     def add_credentials(self) -> None:
         """Renew the certificate, follow the garden's authorities, and remove what the bootstrap left."""

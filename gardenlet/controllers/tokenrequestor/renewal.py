@@ -1,12 +1,9 @@
-"""When a token is to be renewed, and whether it is still the one that is wanted; pure.
+"""When a token is to be renewed; pure.
 
 Source: gardener pkg/controller/tokenrequestor/reconciler.go, pkg/gardenlet/controller/tokenrequestor/workloadidentity/reconciler.go
 (contract core 9).
 """
 
-import hashlib
-import json
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from random import Random
 
@@ -40,7 +37,6 @@ def parse_time(text: str, annotation: str) -> datetime:
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
-def fingerprint(annotations: Mapping[str, str], *, ours: tuple[str, ...]) -> str:
-    """Return a digest of the annotations that say what is asked for; without those that we write ourselves."""
-    asked = {key: value for key, value in annotations.items() if key not in ours}
-    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
+def format_time(moment: datetime) -> str:
+    """Return a moment as it is written into an annotation: RFC 3339, UTC, whole seconds."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -6,7 +6,6 @@ token is reviewed once in the life of a process and not at every look; labels of
 Source: gardener pkg/controller/tokenrequestor (contract core 9.1; W38).
 """
 
-import base64
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,21 +17,22 @@ from agents.core.clock import Clock
 from agents.core.duration import parse_duration
 from agents.core.logging import get_logger
 from agents.kube.client import Client
-from agents.kube.errors import InvalidResponse, NotFound
+from agents.kube.errors import NotFound
 from agents.kube.models import SECRETS, Secret
-from agents.kube.write import Target, change_until_done, create_or_patch, deploy
+from agents.kube.write import Target, create_or_patch, deploy
 from agents.runtime.cache import Informer
 from agents.runtime.controller import Controller
 from agents.runtime.reconcile import Request, Result
-from agents.runtime.source import KindSource
 from gardenlet.apis.core_objects import SERVICE_ACCOUNTS
 from gardenlet.controllers.tokenrequestor.contents import held, with_token, without_token
-from gardenlet.controllers.tokenrequestor.renewal import InvalidSecret, fingerprint, parse_time, renewal
+from gardenlet.controllers.tokenrequestor.controller import token_controller
+from gardenlet.controllers.tokenrequestor.marks import Marks, fingerprint
+from gardenlet.controllers.tokenrequestor.renewal import InvalidSecret, format_time, renewal
+from gardenlet.controllers.tokenrequestor.token import change_data, request_token, store
 
 log = get_logger(__name__)
 
 SELECTOR = "resources.gardener.cloud/purpose=token-requestor,resources.gardener.cloud/class=garden"
-DEADLINE = timedelta(minutes=3)
 FRACTION = 0.8
 DEFAULT_LIFE = timedelta(hours=12)
 _PREFIX = "serviceaccount.resources.gardener.cloud/"
@@ -40,7 +40,7 @@ NAME, LABELS, LIFE = f"{_PREFIX}name", f"{_PREFIX}labels", f"{_PREFIX}token-expi
 RENEW, INJECT_CA = f"{_PREFIX}token-renew-timestamp", f"{_PREFIX}inject-ca-bundle"
 _TARGET = "token-requestor.resources.gardener.cloud/target-secret-"
 TARGET_NAME, TARGET_NAMESPACE = f"{_TARGET}name", f"{_TARGET}namespace"
-ASKED = "agents.gardener.cloud/token-asked-for"
+MARKS = Marks(RENEW)
 _REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
 
 
@@ -86,7 +86,7 @@ class Wish:
             life=life,
             target=where if all(where) else None,
             inject_ca=annotations.get(INJECT_CA, "").lower() in ("1", "t", "true"),
-            digest=fingerprint(asked, ours=(RENEW,)),
+            digest=fingerprint(MARKS.without(asked)),
         )
 
 
@@ -131,10 +131,9 @@ class TokenReconciler:
 
     async def _good_until(self, request: Request, secret: Secret, wish: Wish) -> datetime | None:
         """Return when the token is to be renewed, None if there is none that is as it is wished."""
-        annotations = secret.metadata.annotations
-        if not annotations.get(RENEW) or annotations.get(ASKED) != wish.digest:
+        due = MARKS.due(secret.metadata.annotations, wish.digest)
+        if due is None:
             return None
-        due = parse_time(annotations[RENEW], RENEW)
         data = secret.data
         if wish.target is not None:
             try:
@@ -160,24 +159,21 @@ class TokenReconciler:
     async def _fulfil(self, request: Request, wish: Wish) -> datetime:
         """Get a token, write it down where it is wanted, then when it is due; returns that."""
         await self._ensure_account(wish)
-        token, expires = await self._request_token(wish)
-        now = self._with.clock.now()
-        due = renewal(expires, now, fraction=FRACTION, rng=self._with.rng)
+        path = SERVICE_ACCOUNTS.path(wish.account, namespace=self._with.namespace, subresource="token")
+        spec = {"expirationSeconds": int(wish.life.total_seconds())}
+        document = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        token, expires = await request_token(self._with.garden, path, document, clock=self._with.clock)
+        due = renewal(expires, self._with.clock.now(), fraction=FRACTION, rng=self._with.rng)
         bundle = self._with.bundle() if wish.inject_ca else None
         if wish.target is not None:
             await self._write_target(wish.target, token, bundle)
 
-        def mutate(secret: dict[str, Any]) -> None:
-            annotations = dict(secret["metadata"].get("annotations") or {})
-            secret["metadata"]["annotations"] = {**annotations, RENEW: _format(due), ASKED: wish.digest}
-            data = {key: base64.b64decode(value) for key, value in (secret.get("data") or {}).items()}
-            new = without_token(data) if wish.target is not None else with_token(data, token, bundle)
-            secret["data"] = {key: base64.b64encode(value).decode() for key, value in new.items()}
+        def change(data: Mapping[str, bytes]) -> dict[str, bytes]:
+            return without_token(data) if wish.target is not None else with_token(data, token, bundle)
 
-        # Others change the kubeconfig's CA at the same time: guarded by the version, and again after a conflict.
-        await change_until_done(self._with.seed, Target(SECRETS, request.name, request.namespace), mutate)
+        await store(self._with.seed, request, annotations=MARKS.of(due, wish.digest), change=change)
         self._reviewed[request] = token
-        log.info("Token renewed", account=wish.account, renewal=_format(due))
+        log.info("Token renewed", account=wish.account, renewal=format_time(due))
         return due
 
     async def _ensure_account(self, wish: Wish) -> None:
@@ -188,21 +184,9 @@ class TokenReconciler:
 
         await deploy(self._with.garden, Target(SERVICE_ACCOUNTS, wish.account, self._with.namespace), mutate)
 
-    async def _request_token(self, wish: Wish) -> tuple[str, datetime]:
-        path = SERVICE_ACCOUNTS.path(wish.account, namespace=self._with.namespace, subresource="token")
-        spec = {"expirationSeconds": int(wish.life.total_seconds())}
-        document = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
-        status = (await self._with.garden.ask(path, document)).get("status") or {}
-        token, expires = status.get("token"), status.get("expirationTimestamp")
-        if not isinstance(token, str) or not isinstance(expires, str):
-            raise InvalidResponse("token request has no token", path=path)
-        return token, parse_time(expires, "status.expirationTimestamp")
-
     async def _write_target(self, target: tuple[str, str], token: str, bundle: bytes | None) -> None:
         def mutate(secret: dict[str, Any]) -> None:
-            data = {key: base64.b64decode(value) for key, value in (secret.get("data") or {}).items()}
-            new = with_token(data, token, bundle)
-            secret["data"] = {key: base64.b64encode(value).decode() for key, value in new.items()}
+            change_data(secret, lambda data: with_token(data, token, bundle))
 
         await create_or_patch(self._with.garden, Target(SECRETS, target[1], target[0]), mutate)
 
@@ -219,29 +203,6 @@ def _labels(text: str) -> Mapping[str, str] | None:
     return found
 
 
-def _format(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _asks_for_something_else(old: Secret | None, new: Secret | None, /) -> bool:
-    """Accept a Secret that appears, or whose wish or content changed; what we wrote ourselves changes neither."""
-    if old is None or new is None:
-        return True
-    before, after = old.metadata.annotations, new.metadata.annotations
-    if fingerprint(before, ours=(RENEW, ASKED)) != fingerprint(after, ours=(RENEW, ASKED)):
-        return True
-    # Somebody took the token or its time away; a new time comes from us.
-    return (bool(before.get(RENEW)) and not after.get(RENEW)) or (
-        old.data != new.data and before.get(RENEW) == after.get(RENEW)
-    )
-
-
 def new_controller(parts: Parts, secrets: Informer[Secret], *, workers: int) -> Controller:
     """Build the controller; `secrets` are those that `SELECTOR` names, of all namespaces of the seed."""
-    return Controller(
-        name="token-requestor",
-        reconciler=TokenReconciler(parts, secrets),
-        sources=[KindSource(secrets, predicate=_asks_for_something_else)],
-        concurrency=max(1, workers),
-        deadline=DEADLINE,
-    )
+    return token_controller("token-requestor", TokenReconciler(parts, secrets), secrets, MARKS, workers=workers)

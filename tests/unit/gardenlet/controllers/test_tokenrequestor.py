@@ -21,6 +21,7 @@ from agents.runtime.controller import Environment
 from agents.runtime.metrics import Metrics
 from gardenlet.apis.core_objects import SERVICE_ACCOUNTS
 from gardenlet.controllers.tokenrequestor import serviceaccount as requestor
+from gardenlet.controllers.tokenrequestor.marks import ASKED
 from gardenlet.controllers.tokenrequestor.renewal import renewal
 from tests.lab import pki
 from tests.support.clock import EPOCH, FakeClock
@@ -67,7 +68,7 @@ class Asking:
         kept = {
             key: value
             for key, value in (found["metadata"].get("annotations") or {}).items()
-            if key in (requestor.RENEW, requestor.ASKED)
+            if key in (requestor.RENEW, ASKED)
         }
         metadata = {"name": name, "namespace": "ns", "labels": LABELS, "annotations": {**kept, **wish}}
         encoded = {key: base64.b64encode(value).decode() for key, value in (data or {}).items()}
