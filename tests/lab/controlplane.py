@@ -14,7 +14,7 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +100,7 @@ class ControlPlane:
     objects: Sequence[tuple[str, dict[str, Any]]] = field(default_factory=lambda: bootstrap_objects())
     _ports: _Ports | None = None
     _api: Api | None = None
+    _starts: list[tuple[datetime, datetime]] = field(default_factory=list)
 
     @property
     def directory(self) -> Path:
@@ -184,9 +185,15 @@ class ControlPlane:
     def start_apiserver(self, *, wait: bool = True) -> None:
         """Start kube-apiserver, on the port it had, and wait until it is ready."""
         flags = self._apiserver_flags() | dict(self.flags)
+        begun = datetime.now(UTC)
         process = self._spawn("kube-apiserver", self._binaries().apiserver, [f"{k}={v}" for k, v in flags.items()])
         if wait:
             self.wait_ready(process)
+            self._starts.append((begun, datetime.now(UTC)))
+
+    def was_starting(self, moment: datetime) -> bool:
+        """Whether the API server was not ready yet: it refuses then what RBAC allows, because it has not read the roles."""
+        return any(begun <= moment <= ready for begun, ready in self._starts)
 
     def wait_ready(self, process: LabProcess | None = None, *, timeout: float = _START_DEADLINE_SECONDS) -> None:
         """Wait until the API server answers that it is ready."""

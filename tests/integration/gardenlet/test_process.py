@@ -24,10 +24,10 @@ def process(garden: Garden, tmp_path: Path) -> Iterator[Gardenlet]:
     """A gardenlet with a bootstrap token, not started; refused requests fail the test."""
     found = Gardenlet(garden, tmp_path)
     found.hand_token()
-    denied = len(garden.denials())
+    denied = len(found.refused())
     yield found
     found.close()
-    assert [str(one) for one in garden.denials()[denied:] if found.name in one.user] == []
+    assert found.refused()[denied:] == []
 
 
 def test_from_a_token_to_heartbeats(process: Gardenlet) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.lab.garden.identity import SEEDS_GROUP
+from tests.lab.garden.permissions import seed_permissions
 
 Object = tuple[str, dict[str, Any]]
 """A collection's path, and what is created there."""
@@ -36,8 +37,8 @@ def garden_objects(version: str) -> list[Object]:
 
 
 def seed_objects() -> list[Object]:
-    """Return what a seed has: the namespace of gardenlet."""
-    return [("/api/v1/namespaces", {"metadata": {"name": "garden"}})]
+    """Return what a seed has: the namespace of gardenlet, and what gardenlet may do."""
+    return [("/api/v1/namespaces", {"metadata": {"name": "garden"}}), *seed_permissions()]
 
 
 def _config_map(namespace: str, name: str, data: Mapping[str, str]) -> Object:

@@ -12,6 +12,7 @@ from pathlib import Path
 from tests.lab.api import Api, wait_for
 from tests.lab.binaries import Binaries, find_binaries
 from tests.lab.controlplane import ControlPlane, Webhook, free_ports
+from tests.lab.garden import permissions
 from tests.lab.garden.admission import configurations
 from tests.lab.garden.authorization import CONDITION
 from tests.lab.garden.bundle import garden_objects, seed_objects
@@ -48,6 +49,7 @@ class Garden:
     seed: ControlPlane = field(init=False)
     _port: int = 0
     _log: RequestLog | None = None
+    _seed_log: RequestLog | None = None
 
     def __post_init__(self) -> None:
         self._port = free_ports(1)[0]
@@ -129,15 +131,24 @@ class Garden:
         """Return a certificate and key of a seed's gardenlet, both PEM."""
         return self.plane.issue_client_certificate(USER_PREFIX + seed, [SEEDS_GROUP], **validity)
 
+    def seed_certificate(self) -> tuple[bytes, bytes]:
+        """Return certificate and key, both PEM, with which gardenlet is what its ServiceAccount would be in the seed."""
+        return self.seed.issue_client_certificate(permissions.USER, permissions.GROUPS)
+
     def requests(self) -> list[Request]:
-        """Return all requests of gardenlets and of bootstrapping ones."""
+        """Return all requests of gardenlets and of bootstrapping ones to the garden."""
         if self._log is None:
             self._log = RequestLog(self.plane.audit_path)
         return self._log.read()
 
     def denials(self) -> list[Request]:
-        """Return those that were refused."""
-        return [request for request in self.requests() if request.denied]
+        """Return those that were refused, by the garden or by the seed, oldest first."""
+        found = [one for one in self.requests() if one.denied and not self.plane.was_starting(one.received)]
+        if self.seed is not self.plane:
+            self._seed_log = self._seed_log or RequestLog(self.seed.audit_path)
+            seen = self._seed_log.read()
+            found += [one for one in seen if one.denied and not self.seed.was_starting(one.received)]
+        return sorted(found, key=lambda request: request.received)
 
     def _stop_counterparts(self) -> None:
         process = find(self.ledger, _NAME)

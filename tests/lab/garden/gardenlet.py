@@ -17,6 +17,7 @@ from tests.lab.api import wait_for
 from tests.lab.controlplane import free_ports
 from tests.lab.errors import LabError
 from tests.lab.garden.garden import Garden
+from tests.lab.garden.permissions import LEADER_LEASE, USER
 
 ROOT = Path(__file__).resolve().parents[3]
 SEED_SECRETS = "/api/v1/namespaces/garden/secrets"
@@ -60,7 +61,8 @@ class Gardenlet:
                 "bootstrapKubeconfig": {"namespace": "garden", "name": f"{self.name}-bootstrap"},
             },
             "server": {"healthProbes": {"port": self.ports[0]}, "metrics": {"port": self.ports[1]}},
-            "leaderElection": {"resourceName": f"leader-{self.name}"},
+            # A namespace of its own, because the name of the Lease is the only one that may be updated.
+            "leaderElection": {"resourceNamespace": self.name},
             "seedConfig": {
                 "metadata": {"name": self.name},
                 "spec": {
@@ -76,7 +78,8 @@ class Gardenlet:
         }
         path = self.folder / f"{self.name}.yaml"
         path.write_text(yaml.safe_dump(config))
-        seed = self.garden.seed.kubeconfig(self.folder / "seed.kubeconfig")
+        self.garden.seed.admin.ensure("/api/v1/namespaces", {"metadata": {"name": self.name}})
+        seed = self.garden.seed.kubeconfig(self.folder / "seed.kubeconfig", user=self.garden.seed_certificate())
         environment = {**os.environ, "KUBECONFIG": str(seed), "POD_UID": self.name, "PYTHONPATH": str(ROOT)}
         with (self.folder / f"{self.name}.log").open("ab") as log:
             self.running = subprocess.Popen(
@@ -119,7 +122,7 @@ class Gardenlet:
 
     def leader(self) -> str:
         """Return who holds the leader's lease; empty for nobody."""
-        found = self.garden.seed.admin.find(f"{_LEASES}/garden/leases/leader-{self.name}")
+        found = self.garden.seed.admin.find(f"{_LEASES}/{self.name}/leases/{LEADER_LEASE}")
         return str((found or {}).get("spec", {}).get("holderIdentity") or "")
 
     def seed(self) -> dict[str, Any] | None:
@@ -136,6 +139,10 @@ class Gardenlet:
     def stored(self) -> dict[str, Any] | None:
         """Return the Secret with the kubeconfig."""
         return self.garden.seed.admin.find(f"{SEED_SECRETS}/{self.name}-kubeconfig")
+
+    def refused(self) -> list[str]:
+        """Return its requests that the garden or the seed refused; in the seed all gardenlets are one user."""
+        return [str(one) for one in self.garden.denials() if self.name in one.user or one.user == USER]
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         """End it with a signal; returns the exit code."""

@@ -165,8 +165,7 @@ class Story:
         one = self.gardenlet
         self._row("exit code after SIGTERM", "0", str(one.end()))
         self._row("leader's lease after SIGTERM", "given back", "given back" if not one.leader() else one.leader())
-        refused = [str(request) for request in one.garden.denials() if one.name in request.user]
-        self._row("requests that the garden refused", "none", "; ".join(refused[:3]) or "none")
+        self._row("requests that garden or seed refused", "none", "; ".join(one.refused()[:3]) or "none")
         self._row("certificates requested in all", "2", str(len(self._requests()) + self._own_requests()))
         secrets = [what for what in ("PRIVATE KEY", "client-key-data") if what in one.log]
         self._row("secrets in its log", "none", ", ".join(secrets) or "none")
