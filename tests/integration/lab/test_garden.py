@@ -20,6 +20,8 @@ from tests.lab.garden.garden import Garden
 from tests.lab.garden.identity import LEASE_NAMESPACE, SEEDS_GROUP, USER_PREFIX, label_of
 
 CSRS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+IDENTITY_VERSION = "security.gardener.cloud/v1alpha1"
+IDENTITIES = f"/apis/{IDENTITY_VERSION}/namespaces/garden/workloadidentities"
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases"
 
 
@@ -113,6 +115,39 @@ def test_a_gardenlet_gets_no_further_than_its_seed(garden: Garden, client: Api) 
     assert client.get("/api/v1/namespaces/kube-system/configmaps/cluster-identity")["data"]
     assert client.get("/api/v1/namespaces/gardener-system-public/configmaps/kube-root-ca.crt")["data"]["ca.crt"]
     assert any(denied.resource == "shoots" for denied in garden.denials())
+
+
+def test_tokens_of_workload_identities(garden: Garden, client: Api) -> None:
+    """Counterparts contract 15.2, core 9.2, 12.1: through the aggregation layer, for those that the Seed refers to and no others."""
+    for name in ("own", "foreign"):
+        spec = {"audiences": ["cloud"], "targetSystem": {"type": "local"}}
+        body = {"apiVersion": IDENTITY_VERSION, "kind": "WorkloadIdentity", "metadata": {"name": name}, "spec": spec}
+        garden.api.create(IDENTITIES, body)
+    reference = {"apiVersion": IDENTITY_VERSION, "kind": "WorkloadIdentity", "namespace": "garden", "name": "own"}
+    garden.api.patch(f"{SEEDS.collection}/one", {"spec": {"backup": {"credentialsRef": reference}}})
+    uid = client.get(f"{IDENTITIES}/own")["metadata"]["uid"]
+    context = {"apiVersion": "v1", "kind": "X", "name": "x", "uid": "u"}
+
+    def ask(name: str, seconds: int = 600) -> dict[str, Any]:
+        asked = {"spec": {"expirationSeconds": seconds, "contextObject": context}}
+        return client.create(f"{IDENTITIES}/{name}/token", {"apiVersion": IDENTITY_VERSION, **asked})
+
+    status = ask("own")["status"]
+    payload = status["token"].split(".")[1]
+    claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+    assert claims["sub"] == f"security.gardener.cloud:workloadidentity:garden:own:{uid}"
+    assert (claims["aud"], claims["gardener.cloud"]) == (["cloud"], {"context": context})
+    assert dt.datetime.fromisoformat(status["expirationTimestamp"]).timestamp() == claims["exp"] == claims["iat"] + 600
+    assert status_of(lambda: ask("own", seconds=599)) == 422
+    assert status_of(lambda: ask("foreign")) == 403
+    assert status_of(lambda: client.get(f"{IDENTITIES}/foreign")) == 403
+    assert status_of(lambda: client.list(IDENTITIES)) == 403
+    assert status_of(lambda: client.patch(f"{IDENTITIES}/own", {"spec": {}})) == 403
+    assert status_of(lambda: client.create(IDENTITIES, {"metadata": {"name": "new"}})) == 403
+    garden.api.delete(f"{IDENTITIES}/own")
+    assert status_of(lambda: ask("own")) == 404
+    assert [one["metadata"]["name"] for one in garden.api.list(IDENTITIES)] == ["foreign"]
+    garden.api.delete(f"{IDENTITIES}/foreign")
 
 
 def test_a_silent_gardenlet_is_said_to_be_silent(garden: Garden, client: Api) -> None:

@@ -3,6 +3,7 @@
 import json
 import ssl
 from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Self
 
@@ -76,6 +77,13 @@ class Access:
         async with self._session.delete(self._server + path) as response:
             if response.status != 404:
                 response.raise_for_status()
+
+    def send(
+        self, method: str, path: str, *, headers: Mapping[str, str], body: bytes | None
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """Send somebody else's request and return the answer as it comes, whatever its status; it may be a watch."""
+        timeout = aiohttp.ClientTimeout(total=_WATCH_SECONDS + 10)
+        return self._session.request(method, self._server + path, headers=dict(headers), data=body, timeout=timeout)
 
     async def watch(self, path: str) -> AsyncIterator[dict[str, Any]]:
         """Yield every object of a collection, then each that is new or changed, until the connection ends."""

@@ -1,7 +1,8 @@
 """SeedAuthorizer without its graph: counterparts contract, 15.1 and 15.2, hardened.
 
 Where the real one looks for a path from the object to the Seed, this one has two kinds of answers: objects that are the
-seed's by their name (its namespace, Lease, CSR, bootstrap material), and objects whose `spec.seedName` or label says so.
+seed's by their name (its namespace, Lease, CSR, bootstrap material), and objects whose `spec.seedName` or label says so. A third kind
+are workload identities: those that the Seed itself refers to. The way over a Shoot's CredentialsBinding is missing, like Shoots.
 Selectors are taken literally: only an equality on the exact key counts.
 """
 
@@ -11,7 +12,7 @@ from typing import Any
 
 from tests.lab.counterparts.authorization import ALLOW, Decision, Effect, Review
 from tests.lab.garden.approval import requested_seed
-from tests.lab.garden.crds import GARDEN
+from tests.lab.garden.crds import GARDEN, SEEDS
 from tests.lab.garden.identity import LEASE_NAMESPACE, SEEDS_GROUP, bootstrap_token_id, label_of, seed_of
 
 CONDITION = f"'{SEEDS_GROUP}' in request.groups"
@@ -29,6 +30,7 @@ class Rule:
         fields: fields by which a list may be selected; each must be the seed's name.
         own: whether an object is the seed's by its namespace and name.
         by_object: whether the object itself is looked at.
+        by_seed: whether the Seed is looked at instead, for a reference to the object.
     """
 
     always: str = ""
@@ -38,16 +40,21 @@ class Rule:
     fields: tuple[str, ...] = ()
     own: Callable[[Review, str], bool] = lambda _review, _seed: False
     by_object: bool = False
+    by_seed: bool = False
 
 
 def needs_object(review: Review) -> bool:
-    """Tell whether the object has to be read to decide."""
-    rule = _RULES.get(review.resource)
-    return rule is not None and rule.by_object and bool(review.name) and review.verb in rule.related.split()
+    """Tell whether an object has to be read to decide."""
+    rule = _rule(review)
+    looks = rule is not None and (rule.by_object or rule.by_seed)
+    return looks and bool(review.name) and rule is not None and review.verb in rule.related.split()
 
 
 def object_path(review: Review) -> str:
-    """Return the path of the object that a review is about."""
+    """Return the path of the object that is to be read."""
+    rule = _rule(review)
+    if rule is not None and rule.by_seed:
+        return f"{SEEDS.collection}/{seed_of(review.user, review.groups)}"
     resource, _, group = review.resource.partition(".")
     version = _VERSIONS.get(group, "v1")
     root = f"/apis/{group}/{version}" if group else "/api/v1"
@@ -60,7 +67,7 @@ def decide(review: Review, found: Mapping[str, Any] | None) -> Decision:
     seed = seed_of(review.user, review.groups)
     if seed is None:
         return Decision(Effect.NO_OPINION, "not a gardenlet")
-    rule = _RULES.get(review.resource)
+    rule = _rule(review)
     if rule is None:
         return _none(f"resource {review.resource or 'URL'} is not for gardenlets")
     if review.subresource not in rule.subresources:
@@ -73,7 +80,13 @@ def decide(review: Review, found: Mapping[str, Any] | None) -> Decision:
         return ALLOW if _selected(rule, review, seed) else _none(f"{review.resource} are listed with a selector")
     if rule.by_object and (found is None or _belongs(found, seed)):
         return ALLOW
+    if rule.by_seed and found is not None and _refers(found, review):
+        return ALLOW
     return _none(f"{review.resource} {review.namespace}/{review.name or '(all)'} is not related to seed {seed}")
+
+
+def _rule(review: Review) -> Rule | None:
+    return _RULES.get(f"{review.resource}/{review.subresource}") or _RULES.get(review.resource)
 
 
 def _none(reason: str) -> Decision:
@@ -95,6 +108,17 @@ def _belongs(found: Mapping[str, Any], seed: str) -> bool:
         return True
     names = (spec.get("seedName"), status.get("seedName"), (spec.get("seedRef") or {}).get("name"))
     return seed in names
+
+
+def _refers(seed: Mapping[str, Any], review: Review) -> bool:
+    """Tell whether a Seed names a WorkloadIdentity: for its backup, for DNS, or among its resources, which are in `garden`."""
+    spec = seed.get("spec") or {}
+    dns = spec.get("dns") or {}
+    users = [spec.get("backup"), dns.get("provider"), dns.get("internal"), *(dns.get("defaults") or ())]
+    references = [(user or {}).get("credentialsRef") or {} for user in users]
+    resources = [(one.get("resourceRef") or {}) | {"namespace": "garden"} for one in spec.get("resources") or ()]
+    wanted = ("WorkloadIdentity", review.namespace, review.name)
+    return any((one.get("kind"), one.get("namespace"), one.get("name")) == wanted for one in references + resources)
 
 
 def _own_secret(review: Review, seed: str) -> bool:
@@ -169,5 +193,6 @@ _RULES = {
     "namespaces": Rule(own=_own_namespace),
     "secrets": Rule("create", own=_own_secret),
     "serviceaccounts": Rule("create", own=_own_service_account, subresources=("", "token")),
-    "workloadidentities.security.gardener.cloud": Rule("", "get create", ("", "token"), by_object=True),
+    "workloadidentities.security.gardener.cloud": Rule("", "get list watch", by_seed=True),
+    "workloadidentities.security.gardener.cloud/token": Rule("", "create", ("token",), by_seed=True),
 }

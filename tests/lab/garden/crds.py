@@ -129,10 +129,14 @@ GARDEN = (
         namespaced=True,
         selectable=("spec.seedName", "spec.shootRef.name"),
     ),
+)
+"""What Gardener's API server serves, as far as agents use it."""
+
+AGGREGATED = (
     Kind(SECURITY, "v1alpha1", "CredentialsBinding", "credentialsbindings", namespaced=True),
     Kind(SECURITY, "v1alpha1", "WorkloadIdentity", "workloadidentities", namespaced=True),
 )
-"""What Gardener's API server serves, as far as agents use it."""
+"""What it serves, too, and no CRD can: `aggregation` does."""
 
 SEED = (
     Kind("resources.gardener.cloud", "v1alpha1", "ManagedResource", "managedresources", namespaced=True),

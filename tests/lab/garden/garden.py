@@ -14,9 +14,10 @@ from tests.lab.binaries import Binaries, find_binaries
 from tests.lab.controlplane import ControlPlane, Webhook, free_ports
 from tests.lab.garden import permissions
 from tests.lab.garden.admission import configurations
+from tests.lab.garden.aggregation import HOST, registration, stored_kinds
 from tests.lab.garden.authorization import CONDITION
 from tests.lab.garden.bundle import garden_objects, seed_objects
-from tests.lab.garden.crds import GARDEN, SEED, Kind
+from tests.lab.garden.crds import AGGREGATED, GARDEN, SEED, Kind
 from tests.lab.garden.identity import SEEDS_GROUP, USER_PREFIX, bootstrap_token_id
 from tests.lab.garden.server import AUTHORIZER_PATH
 from tests.lab.processes import clean_environment, find, spawn
@@ -78,11 +79,14 @@ class Garden:
                 plane.binaries = binaries
                 plane.prepare()
                 plane.start()
-            _define(self.plane.admin, GARDEN)
+            _define(self.plane.admin, (*GARDEN, *stored_kinds()))
             _define(self.seed.admin, SEED)
             self.start_counterparts()
             for path, body in configurations(f"https://127.0.0.1:{self._port}", self.plane.ca_pem):
                 self.plane.admin.ensure(path, body)
+            for path, body in registration(self._port, self.plane.ca_pem):
+                self.plane.admin.ensure(path, body)
+            _wait_served(self.plane.admin, AGGREGATED)
         except BaseException:
             self.down()
             raise
@@ -101,7 +105,7 @@ class Garden:
         """Start authorizer, admission and controllers, and wait until they answer."""
         plane = self.plane
         if not (plane.pki_folder / "counterparts.crt").exists():
-            plane.issue_server_certificate("counterparts", ["127.0.0.1"])
+            plane.issue_server_certificate("counterparts", ["127.0.0.1", HOST])
         argv = [sys.executable, "-m", "tests.lab.garden", "--port", str(self._port), "--pki", str(plane.pki_folder)]
         argv += ["--server", plane.server, *([] if approver else ["--no-approver"])]
         root = Path(__file__).resolve().parents[3]
@@ -169,7 +173,10 @@ def _define(api: Api, kinds: tuple[Kind, ...]) -> None:
     """Create the definitions of kinds and wait until all are served."""
     for kind in kinds:
         api.ensure(_DEFINITIONS, kind.definition())
+    _wait_served(api, kinds)
 
+
+def _wait_served(api: Api, kinds: tuple[Kind, ...]) -> None:
     def served() -> bool:
         return all(api.raw("GET", kind.collection)[0] == 200 for kind in kinds)
 

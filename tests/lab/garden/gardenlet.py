@@ -23,7 +23,8 @@ ROOT = Path(__file__).resolve().parents[3]
 SEED_SECRETS = "/api/v1/namespaces/garden/secrets"
 SEEDS = "/apis/core.gardener.cloud/v1beta1/seeds"
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces"
-_CREDENTIALS = {"apiVersion": "v1", "kind": "Secret", "name": "dns", "namespace": "garden"}
+_SECRET = {"apiVersion": "v1", "kind": "Secret", "name": "dns", "namespace": "garden"}
+_IDENTITY = {**_SECRET, "apiVersion": "security.gardener.cloud/v1alpha1", "kind": "WorkloadIdentity"}
 
 
 @dataclass
@@ -70,8 +71,8 @@ class Gardenlet:
                     "networks": {"pods": "10.1.0.0/16", "services": "10.0.0.0/24", "nodes": "10.2.0.0/16"},
                     "ingress": {"domain": "ingress.lab.internal", "controller": {"kind": "nginx"}},
                     "dns": {
-                        name: {"type": "local", "domain": f"{name}.lab.internal", "credentialsRef": _CREDENTIALS}
-                        for name in ("provider", "internal")
+                        name: {"type": "local", "domain": f"{name}.lab.internal", "credentialsRef": credentials}
+                        for name, credentials in (("provider", _SECRET), ("internal", _IDENTITY))
                     },
                 },
             },

@@ -1,4 +1,4 @@
-"""The process beside a garden's API server: authorizer, admission, and the loops of `controllers`."""
+"""The process beside a garden's API server: authorizer, admission, what is aggregated, and the loops of `controllers`."""
 
 import asyncio
 import json
@@ -15,6 +15,7 @@ from tests.lab.counterparts.access import Access
 from tests.lab.counterparts.authorization import Decision, Effect, Review
 from tests.lab.counterparts.server import answer as authorization_answer
 from tests.lab.garden.admission import LABELS_PATH, RESTRICTION_PATH, answer, json_patch, refusal
+from tests.lab.garden.aggregation import Aggregated
 from tests.lab.garden.authorization import decide, needs_object, object_path
 from tests.lab.garden.controllers import Controllers
 
@@ -48,6 +49,7 @@ class Application:
         application.router.add_post(LABELS_PATH, self._label)
         application.router.add_post(RESTRICTION_PATH, self._restrict)
         application.router.add_get("/healthz", self._healthy)
+        Aggregated(self._access).add_routes(application)
         return application
 
     async def _authorize(self, request: web.Request) -> web.Response:

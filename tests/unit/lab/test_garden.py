@@ -15,7 +15,7 @@ from tests.lab.counterparts.authorization import Effect, Review
 from tests.lab.garden.admission import answer, configurations, json_patch, labelled, refusal
 from tests.lab.garden.approval import access_review, is_decided, requested_seed
 from tests.lab.garden.authorization import decide, needs_object, object_path
-from tests.lab.garden.crds import GARDEN, SEED
+from tests.lab.garden.crds import AGGREGATED, GARDEN, SEED
 from tests.lab.garden.identity import SEEDS_GROUP, USER_PREFIX, bootstrap_token_id, label_of
 from tests.lab.garden.lifecycle import is_fresh, offline_conditions
 
@@ -138,6 +138,60 @@ def test_an_object_says_whose_it_is() -> None:
     assert [decide(request, found).effect is Effect.ALLOW for found in requests] == [True, False]
 
 
+IDENTITY = "workloadidentities.security.gardener.cloud"
+REFERENCE = {"kind": "WorkloadIdentity", "namespace": "garden", "name": "x"}
+REFERRING = [
+    {"backup": {"credentialsRef": REFERENCE}},
+    {"dns": {"provider": {"credentialsRef": REFERENCE}}},
+    {"dns": {"internal": {"credentialsRef": REFERENCE}}},
+    {"dns": {"defaults": [{"credentialsRef": REFERENCE}]}},
+    {"resources": [{"name": "x", "resourceRef": {"kind": "WorkloadIdentity", "name": "x"}}]},
+]
+OTHERS = [
+    {},
+    {"backup": {"credentialsRef": {**REFERENCE, "kind": "Secret"}}},
+    {"backup": {"credentialsRef": {**REFERENCE, "namespace": "other"}}},
+    {"backup": {"credentialsRef": {**REFERENCE, "name": "y"}}},
+]
+
+
+def asks_for_identity(verb: str, subresource: str, *, name: str = "x") -> Review:
+    """Return a question about a WorkloadIdentity of the namespace `garden`."""
+    return review(IDENTITY, verb, subresource=subresource, namespace="garden", name=name)
+
+
+@pytest.mark.parametrize(("verb", "subresource"), [("get", ""), ("create", "token")])
+def test_a_seed_refers_to_its_identities(verb: str, subresource: str) -> None:
+    """Counterparts contract 15.2, 15.3, core 12.1: read one, and have tokens of it; the Seed itself is looked at."""
+    asked = asks_for_identity(verb, subresource)
+    assert needs_object(asked)
+    assert object_path(asked) == "/apis/core.gardener.cloud/v1beta1/seeds/s"
+    assert all(decide(asked, {"spec": spec}).effect is Effect.ALLOW for spec in REFERRING)
+    assert all(decide(asked, {"spec": spec}).effect is Effect.NO_OPINION for spec in OTHERS)
+    assert decide(asked, None).effect is Effect.NO_OPINION
+
+
+@pytest.mark.parametrize(
+    ("verb", "subresource", "name"),
+    [
+        ("create", "", "x"),
+        ("create", "", ""),
+        ("create", "token", ""),
+        ("patch", "", "x"),
+        ("delete", "", "x"),
+        ("update", "status", "x"),
+        ("get", "token", "x"),
+        ("list", "", ""),
+        ("watch", "", ""),
+    ],
+)
+def test_what_a_seed_may_not_with_its_identities(verb: str, subresource: str, name: str) -> None:
+    """Core contract 12.1: no more than get and `token` create, also of one that the Seed refers to."""
+    asked = asks_for_identity(verb, subresource, name=name)
+    found = {"spec": REFERRING[0]} if needs_object(asked) else None
+    assert decide(asked, found).effect is Effect.NO_OPINION
+
+
 def test_others_are_not_decided_about() -> None:
     """Counterparts contract 15.1: only the group with the user prefix."""
     stranger = Review(user="admin", groups=(SEEDS_GROUP,), resource="seeds.core.gardener.cloud", verb="get")
@@ -221,7 +275,7 @@ def test_a_silent_gardenlet() -> None:
 
 def test_definitions_are_well_formed() -> None:
     """Counterparts contract 17.3: a schema that keeps everything, a status subresource, conditions by type."""
-    for kind in (*GARDEN, *SEED):
+    for kind in (*GARDEN, *AGGREGATED, *SEED):
         (version,) = kind.definition()["spec"]["versions"]
         schema = version["schema"]["openAPIV3Schema"]
         assert schema["x-kubernetes-preserve-unknown-fields"]
