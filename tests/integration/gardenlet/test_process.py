@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from tests.lab.garden.garden import Garden
 from tests.lab.garden.gardenlet import ROOT, SEED_SECRETS, SEEDS, Gardenlet
 
 TOKENS = "serviceaccount.resources.gardener.cloud/"
+SECURITY, IDENTITY_TOKENS = "security.gardener.cloud/v1alpha1", "workloadidentity.security.gardener.cloud/"
 
 
 @pytest.fixture
@@ -105,6 +107,57 @@ def test_controllers_serve_the_seed(process: Gardenlet) -> None:
     assert "gardener.cloud/operation" not in (found["metadata"].get("annotations") or {})
     assert found["status"]["kubernetesVersion"].startswith("v1.")
     assert given not in process.log
+
+
+def test_tokens_of_workload_identities(process: Gardenlet) -> None:
+    """Contract core 9.2, 4.3, 12.1: out of the real aggregation layer; a changed wish at once, one that is wrong not at all."""
+    garden, seed = process.garden.api, process.garden.seed.admin
+    identity = {"apiVersion": SECURITY, "kind": "WorkloadIdentity", "metadata": {"name": "dns"}}
+    garden.ensure(f"/apis/{SECURITY}/namespaces/garden/workloadidentities", identity)
+    labels = {f"{IDENTITY_TOKENS}provider": "local"}
+    labels["security.gardener.cloud/purpose"] = "workload-identity-token-requestor"
+    annotations = {f"{IDENTITY_TOKENS}name": "dns", f"{IDENTITY_TOKENS}namespace": "garden"}
+    metadata = {"name": f"{process.name}-cloud", "labels": labels, "annotations": annotations}
+    config = base64.b64encode(b"issuer: here").decode()
+    seed.create(SEED_SECRETS, {"metadata": metadata, "data": {"config": config}})
+    seen: list[str] = []
+
+    def token() -> str:
+        found = str(seed.get(f"{SEED_SECRETS}/{process.name}-cloud")["data"].get("token", ""))
+        return "" if found in seen else found
+
+    def next_claims() -> dict[str, Any]:
+        seen.append(wait_for(token, timeout=40, what="another token"))
+        payload = base64.b64decode(seen[-1]).decode().split(".")[1]
+        claims: dict[str, Any] = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+        return claims
+
+    def point_at(context: str) -> None:
+        annotation = {f"{IDENTITY_TOKENS}context-object": context}
+        seed.patch(f"{SEED_SECRETS}/{process.name}-cloud", {"metadata": {"annotations": annotation}})
+
+    process.start()
+    claims = next_claims()
+    assert claims["sub"].startswith("security.gardener.cloud:workloadidentity:garden:dns:")
+    assert (claims["exp"] - claims["iat"], claims["gardener.cloud"]) == (6 * 3600, {"context": None})
+    point_at("{")
+    wait_for(lambda: "annotation is not JSON" in process.log, timeout=20, what="the wrong annotation to be named")
+    assert not token()
+    bucket = {"apiVersion": "core.gardener.cloud/v1beta1", "kind": "BackupBucket", "name": "b", "uid": "u"}
+    point_at(json.dumps(bucket))
+    assert next_claims()["gardener.cloud"] == {"context": bucket}
+    operation = {"gardener.cloud/operation": "renew-workload-identity-tokens"}
+    garden.patch(f"{SEEDS}/{process.name}", {"metadata": {"annotations": operation}})
+    assert next_claims()["gardener.cloud"] == {"context": bucket}
+    secret = seed.get(f"{SEED_SECRETS}/{process.name}-cloud")
+    assert (secret["data"]["config"], secret["metadata"]["labels"]) == (config, labels)
+    assert f"{IDENTITY_TOKENS}token-renew-timestamp" in secret["metadata"]["annotations"]
+    asked = [one for one in process.garden.requests() if process.name in one.user and "workloadid" in one.resource]
+    assert [(one.verb, one.subresource, one.code) for one in asked] == [("create", "token", 201)] * 3
+    wrong = [line for line in process.log.splitlines() if "annotation is not JSON" in line]
+    assert len(wrong) == 1
+    assert "workloadidentity.security.gardener.cloud/context-object" in wrong[0]
+    assert not [one for one in seen if base64.b64decode(one).decode() in process.log]
 
 
 def test_killed_and_stopped(process: Gardenlet) -> None:
