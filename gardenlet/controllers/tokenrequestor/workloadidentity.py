@@ -67,7 +67,7 @@ class Wish:
                 raise InvalidSecret("annotation is missing", annotation=annotation)
         context = None if CONTEXT not in annotations else _context(annotations[CONTEXT])
         name, namespace = annotations[NAME], annotations[NAMESPACE]
-        asked = {"name": name, "namespace": namespace, "context": json.dumps(context, sort_keys=True)}
+        asked = {"name": name, "namespace": namespace, "context": json.dumps(context)}
         return cls(name, namespace, context, fingerprint(asked))
 
 
