@@ -6,7 +6,7 @@ that hangs takes half a slot. Nothing else feeds the gate, and nothing else uses
 
 The Lease is written with one PATCH: no reading, and no creating that is answered by a conflict. Its time is the garden's if our clock
 differs, as the garden decides by it whether we live. The condition `GardenletReady` follows in a task of its own: what happens to it
-changes neither the rhythm nor the health.
+changes neither the rhythm nor the health. Whether somebody else beats for the same Seed is seen by `lease_conflict`.
 
 Source: gardener pkg/gardenlet/controller/lease, pkg/healthz/periodic.go (contract core 6).
 """
@@ -34,6 +34,7 @@ from agents.runtime.tasks import run_forever
 from gardenlet.apis.core import Condition, ConditionStatus
 from gardenlet.apis.seed import SEEDS, Seed
 from gardenlet.care import conditions
+from gardenlet.lease_conflict import LeaseConflict
 
 log = get_logger(__name__)
 
@@ -88,6 +89,7 @@ class Heartbeat:
         clock: the garden's time.
         rng: spreads the beats of a fleet.
         period: of a slot, in seconds.
+        conflict: told the time of each renewal.
         metrics: what is shown.
     """
 
@@ -103,6 +105,7 @@ class Heartbeat:
         clock: Clock,
         rng: Random,
         period: float,
+        conflict: LeaseConflict,
         metrics: HeartbeatMetrics,
     ) -> None:
         self._name = name
@@ -113,6 +116,7 @@ class Heartbeat:
         self._clock = clock
         self._rng = rng
         self._period = period
+        self._conflict = conflict
         self._metrics = metrics
         self._beaten = asyncio.Event()
         self._failing_since: float | None = None
@@ -208,12 +212,14 @@ class Heartbeat:
             "name": self._name,
             "uid": seed.metadata.uid,
         }
+        now = self._clock.now()
+        self._conflict.renewing(now)
         return {
             "metadata": {"name": self._name, "namespace": NAMESPACE, "ownerReferences": [owner]},
             "spec": {
                 "holderIdentity": self._name,
                 "leaseDurationSeconds": max(1, round(self._period)),
-                "renewTime": format_micro_time(self._clock.now()),
+                "renewTime": format_micro_time(now),
             },
         }
 

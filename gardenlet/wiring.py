@@ -8,8 +8,9 @@ from random import Random
 from agents.core.clock import Clock
 from agents.core.shutdown import Shutdown
 from agents.kube.client import Client
+from agents.kube.events import ObjectReference
 from agents.kube.kubeconfig import ClusterAccess
-from agents.kube.models import SECRETS, Secret
+from agents.kube.models import LEASES, SECRETS, Secret
 from agents.pki.csr import CertificateRequester
 from agents.runtime.cache import Informer
 from agents.runtime.cluster import Cluster
@@ -21,7 +22,7 @@ from agents.runtime.source import ChannelSource
 from agents.runtime.tasks import wait_forever
 from gardenlet.apis.networking import CLUSTERS, ENDPOINTS, NAMESPACES, NETWORK_POLICIES
 from gardenlet.apis.resources import MANAGED_RESOURCES
-from gardenlet.apis.seed import Seed
+from gardenlet.apis.seed import SEEDS, Seed
 from gardenlet.bootstrap import authorities, rotation
 from gardenlet.bootstrap.cleanup import clean_up
 from gardenlet.bootstrap.clients import GardenClients
@@ -37,8 +38,9 @@ from gardenlet.controllers.seed import operations as seed_operations
 from gardenlet.controllers.tokenrequestor import serviceaccount as token_requestor
 from gardenlet.controllers.tokenrequestor import workloadidentity as identity_tokens
 from gardenlet.controllers.vpaevictionrequirements import controller as vpaevictionrequirements
-from gardenlet.heartbeat import Heartbeat, HeartbeatMetrics
+from gardenlet.heartbeat import NAMESPACE, Heartbeat, HeartbeatMetrics
 from gardenlet.identity import container_id
+from gardenlet.lease_conflict import LeaseConflict
 from gardenlet.version import GARDENER_VERSION
 
 
@@ -119,10 +121,23 @@ class Controllers:
             clock=process.garden_clock,
             rng=process.rng,
             period=period,
+            conflict=self._new_lease_conflict(),
             metrics=HeartbeatMetrics(process.metrics),
         )
         process.manager.add_task("heartbeat", heartbeat.run)
         return gate
+
+    def _new_lease_conflict(self) -> LeaseConflict:
+        garden, process = self._garden.cluster, self._process
+        seed = ObjectReference(kind=SEEDS.kind, name=self._name, api_version=SEEDS.api_version)
+
+        def tell(reason: str, note: str) -> None:
+            garden.recorder.event(
+                seed, event_type="Warning", reason=reason, action="Renew", note=note, controller="gardenlet"
+            )
+
+        leases = garden.cache.informer(LEASES, namespace=NAMESPACE, field_selector=f"metadata.name={self._name}")
+        return LeaseConflict(leases=leases, tell=tell, clock=process.clock, metrics=process.metrics)
 
     def add_seed_controllers(self) -> None:
         """Keep the Seed: registration and status, care, and what its annotations ask for."""

@@ -11,12 +11,14 @@ import pytest
 from agents.core.clock import SystemClock
 from agents.kube.client import Client
 from agents.kube.kubeconfig import ClusterAccess, Credentials
+from agents.kube.models import LEASES
 from agents.kube.transport import HttpTransport
 from agents.runtime.cache import Cache
 from agents.runtime.health import PeriodicHealth
 from agents.runtime.metrics import Metrics
 from gardenlet.apis.seed import SEEDS
 from gardenlet.heartbeat import NAMESPACE, Heartbeat, HeartbeatMetrics
+from gardenlet.lease_conflict import LeaseConflict
 from tests.lab.controlplane import ControlPlane
 from tests.lab.garden.garden import Garden
 from tests.lab.garden.identity import label_of
@@ -99,6 +101,12 @@ async def beating(registered: Garden) -> AsyncIterator[Beating]:
         clock=clock,
         rng=Random(2),
         period=2.0,
+        conflict=LeaseConflict(
+            leases=cache.informer(LEASES, namespace=NAMESPACE, field_selector=f"metadata.name={NAME}"),
+            tell=lambda _reason, _note: None,
+            clock=clock,
+            metrics=metrics,
+        ),
         metrics=HeartbeatMetrics(metrics),
     )
     async with running(cache.run, heartbeat.run):

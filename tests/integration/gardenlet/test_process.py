@@ -1,11 +1,13 @@
 """The whole process against a real garden and a real seed: from a bootstrap token to heartbeats, and back."""
 
 import base64
+import datetime as dt
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -171,6 +173,63 @@ def test_killed_and_stopped(process: Gardenlet) -> None:
     assert time.monotonic() - started < 12
     assert process.end() == 0
     assert process.leader() == ""
+
+
+def test_a_frozen_process_is_not_healthy(process: Gardenlet) -> None:
+    """Contract core 13.1.4: frozen for 26 s: from second 20 no probe gets a 200, and none after the thaw before a fresh beat."""
+    # A leader that was frozen for so long ends; one without an election has nothing but its heartbeat to tell.
+    process.elect = False
+    process.start()
+    wait_for(process.renewed, timeout=30, what="a heartbeat")
+    process.until(200)
+    process.process.send_signal(signal.SIGSTOP)
+    frozen, last = time.monotonic(), process.renewed()
+    thaw = threading.Timer(26, process.process.send_signal, [signal.SIGCONT])
+    thaw.start()
+    answers: list[tuple[int, dt.datetime]] = []
+    try:
+        wait_for(lambda: time.monotonic() - frozen > 20, timeout=25, what="20 s to go by")
+        while not answers or (answers[-1][0] != 200 and time.monotonic() - frozen < 35):
+            answers.append((process.ask("/healthz")[0], dt.datetime.now(dt.UTC)))
+    finally:
+        thaw.join()
+    assert {status for status, _ in answers[:-1]} == {0, 500}
+    status, healthy_at = answers[-1]
+    assert status == 200
+    renewed = wait_for(process.renewed, timeout=5, what="the Lease")
+    assert last is not None
+    assert dt.datetime.fromisoformat(last) < dt.datetime.fromisoformat(renewed) < healthy_at
+    assert time.monotonic() - frozen > 26
+
+
+def test_two_gardenlets_of_one_seed_do_not_fight(process: Gardenlet) -> None:
+    """Contract core 6: a second one with another lock: each says the conflict once, both beat on, and neither writes more for it."""
+    process.start()
+    wait_for(process.renewed, timeout=30, what="a heartbeat")
+    second = process.replica(process.folder / "second", lock=f"{process.name}-2")
+    both = (process, second)
+    try:
+        second.start()
+        for one in both:
+            wait_for(lambda one=one: "somebody else" in one.log, timeout=30, what="the conflict to be said")  # type: ignore[misc]
+        begun = dt.datetime.now(dt.UTC)
+        beats = [one.metrics()['gardenlet_heartbeat_total{result="success"}'] for one in both]
+        wait_for(lambda: dt.datetime.now(dt.UTC) - begun > dt.timedelta(seconds=8), timeout=20, what="8 s to go by")
+        more = [one.metrics()['gardenlet_heartbeat_total{result="success"}'] for one in both]
+        assert all(3 <= after - before <= 5 for before, after in zip(beats, more, strict=True))
+        assert [one.ask("/healthz")[0] for one in both] == [200, 200]
+        assert [one.log.count("somebody else") for one in both] == [1, 1]
+        assert all(one.metrics()["gardenlet_heartbeat_foreign_renewals_total"] >= 5 for one in both)
+        events = process.garden.api.list("/apis/events.k8s.io/v1/namespaces/default/events")
+        told = [one for one in events if one["regarding"]["name"] == process.name and one["reason"] == "LeaseConflict"]
+        assert len({one["metadata"]["name"] for one in told}) == 2
+        asked = [one for one in process.garden.requests() if one.received > begun and process.name in one.user]
+        writes = [one.resource for one in asked if one.verb in ("create", "update", "patch", "delete")]
+        assert writes.count("leases") <= 11
+        # The news of the conflict, and a condition of each.
+        assert len(writes) - writes.count("leases") <= 4
+    finally:
+        second.kill()
 
 
 def test_health_says_which_side_fails(process: Gardenlet) -> None:

@@ -145,6 +145,12 @@ class Garden:
             self._log = RequestLog(self.plane.audit_path)
         return self._log.read()
 
+    def seed_requests(self) -> list[Request]:
+        """Return all requests of gardenlets to the seed, where that is another API server."""
+        if self._seed_log is None:
+            self._seed_log = RequestLog(self.seed.audit_path)
+        return [request for request in self._seed_log.read() if request.user == permissions.USER]
+
     def denials(self) -> list[Request]:
         """Return those that were refused, by the garden or by the seed, oldest first."""
         found = [one for one in self.requests() if one.denied and not self.plane.was_starting(one.received)]

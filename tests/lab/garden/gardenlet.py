@@ -29,18 +29,35 @@ _IDENTITY = {**_SECRET, "apiVersion": "security.gardener.cloud/v1alpha1", "kind"
 
 @dataclass
 class Gardenlet:
-    """A gardenlet of one seed, which can be started again and again."""
+    """A gardenlet of one seed, which can be started again and again.
+
+    Attributes:
+        garden: where it belongs.
+        folder: for its configuration and its log.
+        name: of the seed.
+        pod_uid: of the Pod that it runs in; None for one that follows from the name.
+        lock: namespace of the Lease by which replicas elect one of them; empty for the seed's name.
+        server: URL under which it reaches the garden; empty for the garden's own.
+        elect: whether its replicas elect one of them.
+    """
 
     garden: Garden
     folder: Path
     name: str = field(default_factory=lambda: f"seed-{uuid4().hex[:8]}")
+    pod_uid: str | None = None
+    lock: str = ""
+    server: str = ""
+    elect: bool = True
     ports: list[int] = field(default_factory=lambda: free_ports(2))
     running: subprocess.Popen[bytes] | None = None
 
     def hand_token(self) -> None:
         """Put a bootstrap kubeconfig into the seed."""
         token, plane = self.garden.create_bootstrap_token(self.name), self.garden.plane
-        cluster = {"server": plane.server, "certificate-authority-data": base64.b64encode(plane.ca_pem).decode()}
+        cluster = {
+            "server": self.server or plane.server,
+            "certificate-authority-data": base64.b64encode(plane.ca_pem).decode(),
+        }
         document = {
             "apiVersion": "v1",
             "kind": "Config",
@@ -63,7 +80,7 @@ class Gardenlet:
             },
             "server": {"healthProbes": {"port": self.ports[0]}, "metrics": {"port": self.ports[1]}},
             # A namespace of its own, because the name of the Lease is the only one that may be updated.
-            "leaderElection": {"resourceNamespace": self.name},
+            "leaderElection": {"leaderElect": self.elect, "resourceNamespace": self._lock},
             "seedConfig": {
                 "metadata": {"name": self.name},
                 "spec": {
@@ -79,9 +96,10 @@ class Gardenlet:
         }
         path = self.folder / f"{self.name}.yaml"
         path.write_text(yaml.safe_dump(config))
-        self.garden.seed.admin.ensure("/api/v1/namespaces", {"metadata": {"name": self.name}})
+        self.garden.seed.admin.ensure("/api/v1/namespaces", {"metadata": {"name": self._lock}})
         seed = self.garden.seed.kubeconfig(self.folder / "seed.kubeconfig", user=self.garden.seed_certificate())
-        environment = {**os.environ, "KUBECONFIG": str(seed), "POD_UID": self.name, "PYTHONPATH": str(ROOT)}
+        pod = self.name if self.pod_uid is None else self.pod_uid
+        environment = {**os.environ, "KUBECONFIG": str(seed), "POD_UID": pod, "PYTHONPATH": str(ROOT)}
         with (self.folder / f"{self.name}.log").open("ab") as log:
             self.running = subprocess.Popen(
                 [sys.executable, "-m", "gardenlet", "--config", str(path)],
@@ -92,14 +110,31 @@ class Gardenlet:
                 cwd=self.folder,
             )
 
+    def replica(self, folder: Path, *, lock: str = "") -> "Gardenlet":
+        """Return another gardenlet of the same seed, in another Pod, that is not started; `kill` ends it."""
+        folder.mkdir()
+        lock = lock or self.lock
+        return Gardenlet(self.garden, folder, self.name, pod_uid=folder.name, lock=lock, server=self.server)
+
     @property
     def log(self) -> str:
         """What it has printed."""
         return (self.folder / f"{self.name}.log").read_text()
 
     def ask(self, path: str) -> tuple[int, str]:
-        """Ask its health server; 0 if nobody listens."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.ports[0], timeout=5)
+        """Ask its health server; 0 if nobody listens, or nobody answers within 5 s."""
+        return self._ask(self.ports[0], path)
+
+    def metrics(self) -> dict[str, float]:
+        """Return what it counts: values by name, with labels as they are printed."""
+        status, text = self._ask(self.ports[1], "/metrics")
+        if status != 200:
+            raise LabError(f"/metrics: {status}")
+        lines = (line.rpartition(" ") for line in text.splitlines() if line and not line.startswith("#"))
+        return {name: float(value) for name, _, value in lines}
+
+    def _ask(self, port: int, path: str) -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
         try:
             connection.request("GET", path)
             answer = connection.getresponse()
@@ -123,7 +158,7 @@ class Gardenlet:
 
     def leader(self) -> str:
         """Return who holds the leader's lease; empty for nobody."""
-        found = self.garden.seed.admin.find(f"{_LEASES}/{self.name}/leases/{LEADER_LEASE}")
+        found = self.garden.seed.admin.find(f"{_LEASES}/{self._lock}/leases/{LEADER_LEASE}")
         return str((found or {}).get("spec", {}).get("holderIdentity") or "")
 
     def seed(self) -> dict[str, Any] | None:
@@ -150,12 +185,20 @@ class Gardenlet:
         self.process.send_signal(number)
         return self.process.wait(timeout=20)
 
-    def close(self) -> None:
-        """Kill it if it runs, and remove the Seed."""
+    def kill(self) -> None:
+        """Kill it if it runs."""
         if self.running is not None and self.running.poll() is None:
             self.running.kill()
             self.running.wait()
+
+    def close(self) -> None:
+        """Kill it if it runs, and remove the Seed."""
+        self.kill()
         self.garden.api.delete(f"{SEEDS}/{self.name}")
+
+    @property
+    def _lock(self) -> str:
+        return self.lock or self.name
 
     @property
     def process(self) -> subprocess.Popen[bytes]:

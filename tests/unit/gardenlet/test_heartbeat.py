@@ -1,8 +1,10 @@
 """The seed's heartbeat in virtual time: its rhythm, its Lease, and what it says about our health."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from random import Random
 from typing import Any
 
@@ -10,12 +12,13 @@ import pytest
 
 from agents.kube.client import Client
 from agents.kube.errors import Forbidden, ServerError, Unavailable
-from agents.kube.models import LEASES
+from agents.kube.models import LEASES, format_micro_time
 from agents.runtime.cache import Cache
 from agents.runtime.health import PeriodicHealth
 from agents.runtime.metrics import Metrics
 from gardenlet.apis.seed import SEEDS
 from gardenlet.heartbeat import NAMESPACE, Heartbeat, HeartbeatMetrics
+from gardenlet.lease_conflict import LeaseConflict
 from tests.support.clock import FakeClock
 from tests.support.fake_api import Document, FakeApi
 from tests.support.tasks import running
@@ -35,6 +38,13 @@ class Beating:
         self.gate = PeriodicHealth(clock=self.clock, deadline_seconds=20.0)
         self.seed.serve("/healthz", b"ok")
         self.register(READY | {"message": "Gardenlet is posting ready status."})
+        self.told: list[str] = []
+        conflict = LeaseConflict(
+            leases=self.cache.informer(LEASES, namespace=NAMESPACE, field_selector="metadata.name=one"),
+            tell=lambda reason, _note: self.told.append(reason),
+            clock=self.clock,
+            metrics=self.metrics,
+        )
         self.heartbeat = Heartbeat(
             name="one",
             seeds=self.cache.informer(SEEDS),
@@ -45,6 +55,7 @@ class Beating:
             clock=self.clock,
             rng=Random(4),
             period=2.0,
+            conflict=conflict,
             metrics=HeartbeatMetrics(self.metrics),
         )
 
@@ -66,8 +77,16 @@ class Beating:
         return found
 
     def writes(self) -> list[str]:
-        """Return the methods of the requests for the Lease."""
-        return [call.method for call in self.garden.calls if call.path.startswith(LEASE_PATH)]
+        """Return the methods of the requests for the Lease, without those that watch it."""
+        return [call.method for call in self.garden.calls if call.path.startswith(LEASE_PATH) and call.method != "GET"]
+
+    async def another(self, times: int, *, gap: float = 2.0) -> None:
+        """Renew the Lease as a second gardenlet does, in the middle between two beats."""
+        for _ in range(times):
+            lease = self.lease()
+            renewed = format_micro_time(self.clock.now() + timedelta(microseconds=1))
+            self.garden.put(LEASES, {**lease, "spec": {**lease["spec"], "renewTime": renewed}})
+            await asyncio.sleep(gap)
 
     def conditions(self) -> list[Document]:
         """Return the Seed's conditions."""
@@ -244,6 +263,55 @@ async def test_a_frozen_loop_is_seen_before_the_next_beat(beating: Beating) -> N
         assert await beating.gate.check() == "no heartbeat in time"
         await asyncio.sleep(2.3)
         assert await beating.gate.check() is None
+
+
+async def test_another_gardenlet_of_the_same_seed_is_told_once(beating: Beating) -> None:
+    """Contract core 6: a second gardenlet of the same Seed is said once, as an event too; our own beat stays as it was."""
+    async with beating.going(5):
+        await beating.another(20)
+        assert beating.told == ["LeaseConflict"]
+        assert beating.metric("gardenlet_heartbeat_foreign_renewals_total") == 20
+        assert set(beating.writes()[2:]) == {"PATCH"}
+        assert 19 <= len(beating.writes()) <= 25
+        assert await beating.gate.check() is None
+
+
+async def test_a_predecessor_that_stops_is_no_conflict(beating: Beating) -> None:
+    """Contract core 6: two late renewals of who led before us are not reported, nor is one now and then."""
+    async with beating.going(5):
+        await beating.another(2)
+        await asyncio.sleep(60)
+        await beating.another(5, gap=40)
+        assert beating.metric("gardenlet_heartbeat_foreign_renewals_total") == 7
+        assert beating.told == []
+
+
+async def test_a_conflict_that_comes_again_is_told_again(beating: Beating) -> None:
+    """Contract core 6: after a minute without somebody else's renewals the conflict is over."""
+    async with beating.going(5):
+        await beating.another(3)
+        await asyncio.sleep(70)
+        await beating.another(3)
+        assert beating.told == ["LeaseConflict"] * 2
+
+
+async def test_own_renewals_without_an_answer_are_ours(beating: Beating) -> None:
+    """Contract core 6: what we sent and nobody confirmed is not somebody else's, nor is another change of the Lease."""
+    async with beating.going(5):
+        lease = beating.lease()
+        for number in range(5):
+            beating.garden.slow_path, beating.garden.latency = LEASE_PATH, 1.5
+            await asyncio.sleep(4.4)
+            sent = [call.body for call in beating.garden.calls if call.method == "PATCH" and call.body]
+            beating.garden.put(LEASES, {**lease, "spec": json.loads(sent[-1])["spec"]})
+            beating.garden.put(
+                LEASES, {**beating.lease(), "metadata": {**lease["metadata"], "labels": {"a": str(number)}}}
+            )
+            beating.garden.latency = 0.0
+            await asyncio.sleep(2.3)
+        assert beating.metric("gardenlet_heartbeat_foreign_renewals_total") == 0
+        assert beating.metric("gardenlet_heartbeat_total", result="error") != 0
+        assert beating.told == []
 
 
 def test_names_of_what_is_shown(beating: Any) -> None:
