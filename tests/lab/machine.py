@@ -6,7 +6,7 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
@@ -96,8 +96,15 @@ class Machine(NetworkFaults):
         """Whether its systemd runs."""
         return find(self._ledger, "init", owner=self.name) is not None
 
-    def boot(self) -> None:
-        """Start it from its disk and wait until systemd has finished starting."""
+    def boot(self, *, units_may_fail: bool = False) -> None:
+        """Start it from its disk and wait until systemd has finished starting.
+
+        Args:
+            units_may_fail: whether the machine may come up with failed units.
+
+        Raises:
+            LabError: it does not start, or units failed that may not.
+        """
         facts = HostFacts.read()
         label = f"gardener-lab-{self._ledger.name}-{self.name}"
         for folder in cgroup_folders(facts.hierarchies, label):
@@ -133,7 +140,7 @@ class Machine(NetworkFaults):
             env=environment,
         )
         self._record_init(launcher)
-        self._wait_started()
+        self._wait_started({"running", "degraded"} if units_may_fail else {"running"})
 
     @property
     def log_path(self) -> Path:
@@ -339,7 +346,7 @@ class Machine(NetworkFaults):
             raise LabError(f"machine {self.name} did not start: {error}") from None
         self._ledger.record("process", owner=self.name, name="init", pid=identity.pid, start=identity.start)
 
-    def _wait_started(self) -> None:
+    def _wait_started(self, good: Collection[str]) -> None:
         deadline = time.monotonic() + _BOOT_DEADLINE_SECONDS
 
         def listening() -> bool:
@@ -353,7 +360,7 @@ class Machine(NetworkFaults):
             raise LabError(f"machine {self.name} ended while booting: {error}") from None
         remaining = max(1.0, deadline - time.monotonic())
         state = self.run(["systemctl", "is-system-running", "--wait"], check=False, timeout=remaining).stdout.strip()
-        if state != "running":
+        if state not in good:
             failed = self.systemctl("--failed", "--no-legend", "--plain", check=False)
             raise LabError(f"machine {self.name} is {state or 'unknown'}: {failed}")
 
