@@ -61,7 +61,7 @@ class Profile:
 
 
 SHORT = Profile(1140, 600, 60, 40, 25, every_write=False, pairs=20, outage=120, moves=False)
-FULL = Profile(6 * 3600, 3600, 3600, 200, 100, every_write=True, pairs=100, outage=600, moves=True)
+FULL = Profile(6 * 3600, 6 * 3600, 6 * 3600, 200, 100, every_write=True, pairs=100, outage=600, moves=True)
 
 Factory = Callable[[World, int, Path], Campaign]
 

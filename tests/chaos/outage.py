@@ -17,7 +17,7 @@ from cryptography.x509.oid import NameOID
 
 from tests.chaos.campaign import Case
 from tests.chaos.interruption import agent_pid, wait_ready
-from tests.chaos.kills import two_sides
+from tests.chaos.sweep import two_sides
 from tests.chaos.twin import EMPTY, World
 from tests.lab.api import wait_for
 from tests.lab.commands import run

@@ -14,7 +14,7 @@ from tests.chaos.campaign import Case
 from tests.chaos.interruption import agent_pid, converge, wait_ready
 from tests.chaos.kills import LONGEST_APPLY_SECONDS
 from tests.chaos.recipes import harmless, recipes, sample
-from tests.chaos.twin import Twin, World
+from tests.chaos.twin import TwinCampaign, World
 from tests.lab.errors import LabError
 from tests.lab.machine import Machine
 
@@ -98,28 +98,20 @@ class Faults:
         self._machine.boot(units_may_fail=True)
 
 
-class Pairs:
+class Pairs(TwinCampaign):
     """Random pairs with random faults."""
 
     name = "pairs of OSCs"
 
     def __init__(self, world: World, *, seed: int, number: int, scratch: Path) -> None:
-        self._world = world
-        self._seed = seed
+        super().__init__(world, seed=seed, scratch=scratch)
         self._number = number
-        self._made: Twin | None = None
         self._seen: dict[str, int] = {}
 
     @property
     def notes(self) -> str:
         """Which faults there were."""
         return ", ".join(f"{kind} {number}" for kind, number in sorted(self._seen.items()))
-
-    @property
-    def _twin(self) -> Twin:
-        if self._made is None:
-            self._made = Twin(self._world)
-        return self._made
 
     def cases(self) -> Iterator[Case]:
         """Yield them; each fault comes about as often as the others."""
@@ -158,16 +150,6 @@ class Pairs:
             twin.publish(subject, values["second"])
             twin.publish(twin.reference, values["second"])
         return problems + twin.compare(values["second"])
-
-    def recover(self) -> None:
-        """Begin again with fresh machines."""
-        if self._made is not None:
-            self._made.renew()
-
-    def close(self) -> None:
-        """Remove the machines."""
-        if self._made is not None:
-            self._made.close()
 
 
 def _settle(applied: Callable[[], str | None], checksum: str) -> None:

@@ -16,10 +16,10 @@ import yaml
 
 from tests.chaos.campaign import Case
 from tests.chaos.interruption import agent_pid, injected, wait_ended, wait_ready, was_killed
-from tests.chaos.kills import LONGEST_APPLY_SECONDS, two_sides
+from tests.chaos.kills import LONGEST_APPLY_SECONDS
 from tests.chaos.recipes import PATHS, Recipe, content_of, harmless, recipes, sample
-from tests.chaos.sweep import Sweep
-from tests.chaos.twin import EMPTY, Twin, World
+from tests.chaos.sweep import SweepCampaign
+from tests.chaos.twin import EMPTY, TwinCampaign, World
 from tests.lab import power
 from tests.lab.worker_osc import AGENT_FOLDER, CLUSTER_CA_FILE, WorkerOsc
 from tests.support.worker import Worker
@@ -35,32 +35,16 @@ _ORIGINAL = {"/etc/of-the-os": b"of the operating system"}
 _UNITS = "/etc/systemd/system"
 
 
-class _Cuts:
-    """What both campaigns do."""
+class _Cuts(TwinCampaign):
+    """What both campaigns do; the subject's disk forgets what was not synced."""
 
-    def __init__(self, world: World, *, seed: int, scratch: Path) -> None:
-        self._world = world
-        self._seed = seed
-        self._scratch = scratch
-        self._made: Twin | None = None
-        self._before: Recipe = EMPTY
-
-    @property
-    def _twin(self) -> Twin:
-        if self._made is None:
-            self._made, self._before = Twin(self._world, storage="ext4"), EMPTY
-        return self._made
+    storage = "ext4"
+    _before: Recipe = EMPTY
 
     def recover(self) -> None:
         """Begin again with fresh machines."""
-        if self._made is not None:
-            self._made.renew()
+        super().recover()
         self._before = EMPTY
-
-    def close(self) -> None:
-        """Remove the machines."""
-        if self._made is not None:
-            self._made.close()
 
     def _settle(self) -> None:
         """Bring all of the past to the disk, so that only what happens from now on can be lost."""
@@ -114,42 +98,27 @@ class PowerCuts(_Cuts):
         return self._cut_and_compare(recipe)
 
 
-class EveryWrite(_Cuts):
+class EveryWrite(SweepCampaign, _Cuts):
     """Each call of each kind that changes the disk, in turn: the agent is killed there, and the power goes."""
 
     name = "power cut at every write"
-
-    def __init__(self, world: World, *, seed: int, scratch: Path) -> None:
-        super().__init__(world, seed=seed, scratch=scratch)
-        self._sweep = Sweep(tuple(CALLS), seed)
-
-    @property
-    def notes(self) -> str:
-        """How many calls of each kind there were."""
-        return self._sweep.notes
-
-    def cases(self) -> Iterator[Case]:
-        """Yield the points of the sweep."""
-        yield from (Case(self.name, self._seed, point) for point in self._sweep.points())
+    kinds = CALLS
 
     def run(self, case: Case) -> list[str]:
         """Kill at the call, and cut."""
-        values, sides = case.values, two_sides(1)
-        twin, after = self._twin, sides[values["side"]]
-        if self._before != sides[1 - values["side"]]:
-            self._before = sides[1 - values["side"]]
-            twin.start_from(self._before)
+        values, twin = case.values, self._twin
+        before, after = self.sides(case)
+        if self._before != before:
+            self._before = before
+            twin.start_from(before)
         self._settle()
-        log = self._scratch / "strace"
-        log.unlink(missing_ok=True)
-        pid = agent_pid(twin.subject)
+        log, pid = self.fresh_log(), agent_pid(twin.subject)
         with injected(pid, CALLS[values["kind"]], f"signal=KILL:when={values['number']}", log):
-            twin.publish(twin.reference, after)
-            twin.publish(twin.subject, after)
+            self.publish(after)
             wait_ended(pid)
             problems = self._cut_and_compare(after) if was_killed(log) else []
         reached = was_killed(log)
-        self._sweep.note(values, reached=reached)
+        self.note(case, reached=reached)
         if not reached:
             self._before = after
             return twin.compare(after)

@@ -6,8 +6,13 @@ parts of an apply, and runs with other seeds have seen others.
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
+from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
+
+from tests.chaos.campaign import Case
+from tests.chaos.recipes import Recipe
+from tests.chaos.twin import TwinCampaign, World
 
 _STRIDE = 4
 
@@ -51,3 +56,74 @@ class Sweep:
             self._reached[point["kind"]] += 1
         else:
             self._open.discard((point["kind"], point["side"]))
+
+
+def two_sides(own_config: int) -> tuple[Recipe, Recipe]:
+    """Return two OSCs that differ in every kind of item, so that an apply in either direction has all kinds of steps."""
+    unit = {"enable": None, "command": "start", "fails": False, "filePaths": ["/opt/test/a"]}
+    left: Recipe = {
+        "files": {
+            "/opt/test/a": {"text": "one\n", "mode": 0o640},
+            "/opt/test/b": {"secret": 1, "mode": None},
+            "/opt/test/deep/er/c": {"image": 1, "mode": 0o755},
+        },
+        "units": {
+            "chaos-1.service": {**unit, "content": 1, "dropIns": {"10.conf": 1}},
+            "chaos-2.service": {**unit, "content": 1, "dropIns": {}},
+            "os-1.service": {"dropIns": {"10.conf": 1}},
+        },
+        "registries": {"one.example": 1},
+        "config": own_config,
+    }
+    right: Recipe = {
+        "files": {"/opt/test/a": {"b64": "two\n", "mode": 0o600}, "/etc/of-the-os": {"text": "ours\n", "mode": 0o644}},
+        "units": {
+            "chaos-1.service": {**unit, "content": 2, "dropIns": {"20.conf": 2}},
+            "chaos-3.service": {**unit, "content": 1, "command": "restart", "dropIns": {"10.conf": 3}},
+            "os-2.service": {"dropIns": {"20.conf": 1}},
+        },
+        "registries": {"two.example": 2},
+        "config": own_config + 1,
+    }
+    return left, right
+
+
+class SweepCampaign(TwinCampaign):
+    """A sweep over the system calls of an apply, in both directions between two OSCs."""
+
+    name: str
+    kinds: ClassVar[Mapping[str, str]]
+    """Kind of call, and the names of the system calls, as strace wants them."""
+
+    def __init__(self, world: World, *, seed: int, scratch: Path) -> None:
+        super().__init__(world, seed=seed, scratch=scratch)
+        self._sweep = Sweep(tuple(self.kinds), seed)
+
+    @property
+    def notes(self) -> str:
+        """How many calls of each kind there were."""
+        return self._sweep.notes
+
+    def cases(self) -> Iterator[Case]:
+        """Yield the points of the sweep."""
+        yield from (Case(self.name, self._seed, point) for point in self._sweep.points())
+
+    def sides(self, case: Case) -> tuple[Recipe, Recipe]:
+        """Return where the case begins, and what is applied."""
+        both = two_sides(1)
+        return both[1 - case.values["side"]], both[case.values["side"]]
+
+    def fresh_log(self) -> Path:
+        """Return the file for strace, which is not there yet."""
+        log = self._scratch / "strace"
+        log.unlink(missing_ok=True)
+        return log
+
+    def publish(self, recipe: Recipe) -> None:
+        """Give both machines an OSC."""
+        self._twin.publish(self._twin.reference, recipe)
+        self._twin.publish(self._twin.subject, recipe)
+
+    def note(self, case: Case, *, reached: bool) -> None:
+        """Take note of whether the apply came to the point of a case."""
+        self._sweep.note(case.values, reached=reached)

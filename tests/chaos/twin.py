@@ -3,6 +3,7 @@
 import hashlib
 from dataclasses import dataclass, field, replace
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 from tests.chaos.interruption import converge, restart_without_limit, wait_ready
@@ -153,3 +154,37 @@ class Twin:
     def _checksum(self, worker: Worker, recipe: Recipe) -> str:
         data: Any = self.world.osc(worker, recipe).data()
         return hashlib.sha256(data).hexdigest()
+
+
+class TwinCampaign:
+    """What campaigns with two machines share; these are made when the first case asks for them.
+
+    Args:
+        world: shared things.
+        seed: of everything that is drawn.
+        scratch: folder for logs.
+    """
+
+    storage: Storage = "tmpfs"
+
+    def __init__(self, world: World, *, seed: int, scratch: Path) -> None:
+        self._world = world
+        self._seed = seed
+        self._scratch = scratch
+        self._made: Twin | None = None
+
+    @property
+    def _twin(self) -> Twin:
+        if self._made is None:
+            self._made = Twin(self._world, storage=self.storage)
+        return self._made
+
+    def recover(self) -> None:
+        """Begin again with fresh machines."""
+        if self._made is not None:
+            self._made.renew()
+
+    def close(self) -> None:
+        """Remove the machines."""
+        if self._made is not None:
+            self._made.close()
