@@ -33,10 +33,13 @@ from agents.runtime.metrics import Metrics
 from agents.runtime.reconcile import Request
 from agents.runtime.server import health_server, metrics_server
 from gardenlet.apis.seed import SEEDS
+from gardenlet.bootstrap import default_domains, self_upgrade
 from gardenlet.bootstrap.clients import GardenClients
 from gardenlet.bootstrap.garden_kubeconfig import GardenKubeconfig, Origin
+from gardenlet.bootstrap.interrupted_shoots import abort_interrupted
 from gardenlet.bootstrap.register import check_namespace, register
 from gardenlet.bootstrap.seed_networks import check_networks
+from gardenlet.bootstrap.self_hosted import check_self_hosted
 from gardenlet.bootstrap.version_skew import check_version_skew
 from gardenlet.cli import Options
 from gardenlet.config import ClientConnection, GardenletConfiguration, SeedTemplate
@@ -76,6 +79,7 @@ class App:
     ) -> None:
         self._config = config
         self._environment = environment
+        self._namespace = options.namespace or "garden"
         if config.seed_config is None:
             raise ValueError("a validated configuration has a seedConfig")
         self._template: SeedTemplate = config.seed_config
@@ -209,11 +213,16 @@ class App:
         return cluster
 
     async def _register(self) -> None:
-        client = self._connected().cluster.client
-        await self._startup.step("version skew", lambda: check_version_skew(client, GARDENER_VERSION))
-        await self._startup.step("registration", lambda: register(client, self._template))
-        await self._startup.step("namespace of the Seed", lambda: check_namespace(client, self._name))
-        await self._startup.step("own Seed in the cache", self._see_seed)
+        seed, garden, name = self._seed.cluster.client, self._connected().cluster.client, self._name
+        step = self._startup.step
+        await step("version skew", lambda: check_version_skew(garden, GARDENER_VERSION))
+        await step("self-hosted shoot", lambda: check_self_hosted(seed, garden, name, GARDENER_VERSION))
+        await step("registration", lambda: register(garden, self._template))
+        await step("namespace of the Seed", lambda: check_namespace(garden, name))
+        await step("default domains", lambda: default_domains.fill_in(garden, self._template))
+        await step("own Seed in the cache", self._see_seed)
+        await step("interrupted shoots", lambda: abort_interrupted(garden, name))
+        await step("Gardenlet for upgrades", lambda: self_upgrade.hand_over(seed, garden, self._namespace))
 
     async def _see_seed(self) -> None:
         seeds = self._connected().seeds

@@ -38,8 +38,17 @@ async def owner(seed: Client) -> str | None:
             return GARDEN
     except NotFound:
         log.debug("Gardens are not served here, so this is none")
+    return SHOOT if await is_self_hosted_shoot(seed) else None
+
+
+async def is_self_hosted_shoot(seed: Client) -> bool:
+    """Return whether a seed is a shoot that hosts its own control plane.
+
+    Raises:
+        ApiError: it cannot be told.
+    """
     system = await seed.get(NAMESPACES, _SYSTEM)
-    return SHOOT if system.metadata.labels.get(_ROLE) == "shoot" else None
+    return system.metadata.labels.get(_ROLE) == "shoot"
 
 
 class HandOver:
