@@ -30,6 +30,7 @@ from agents.runtime.election import LeaderElector, new_identity
 from agents.runtime.health import Checks, InformerSync, PeriodicHealth
 from agents.runtime.manager import Manager
 from agents.runtime.metrics import Metrics
+from agents.runtime.profiling import profiling_routes
 from agents.runtime.reconcile import Request
 from agents.runtime.server import health_server, metrics_server
 from gardenlet.apis.seed import SEEDS
@@ -124,6 +125,7 @@ class App:
         checks.add_readiness("runtime-informer-sync", self._sync.readiness)
         checks.add_readiness("startup", self._start)
         probes, metrics = server.health_probes, server.metrics
+        profiles = profiling_routes() if self._config.debugging.enable_profiling else ()
         election = self._elector.leading() if self._config.leader_election.leader_elect else None
         return Manager(
             environment=Environment(clock=self._clock, rng=self._rng, metrics=self._metrics),
@@ -131,7 +133,9 @@ class App:
             informer_sync=self._sync,
             servers=[
                 health_server(bind_address=probes.bind_address, port=probes.port, checks=checks, tell_reasons=True),
-                metrics_server(bind_address=metrics.bind_address, port=metrics.port, metrics=self._metrics),
+                metrics_server(
+                    bind_address=metrics.bind_address, port=metrics.port, metrics=self._metrics, more=profiles
+                ),
             ],
             clusters=[self._seed.cluster, self._seed.extensions],
             election=election,

@@ -2,11 +2,11 @@
 
 Paths and answers are controller-runtime's: `/healthz` and `/readyz` ask all their checks, `/healthz/<check>` asks one, `?verbose`
 lists them. Why a check failed is logged, and told only where `tell_reasons` says that it holds no secret, because the ports ask for
-no authentication (contract 1.6). There are no Go profiles: `/debug/pprof` is not found.
+no authentication (contract 1.6).
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 from aiohttp import web
@@ -72,13 +72,14 @@ def health_server(*, bind_address: str, port: int, checks: Checks, tell_reasons:
     return HttpServer(name="health", bind_address=bind_address, port=port, routes=routes)
 
 
-def metrics_server(*, bind_address: str, port: int, metrics: Metrics) -> HttpServer:
-    """Return the server of `/metrics`."""
+def metrics_server(*, bind_address: str, port: int, metrics: Metrics, more: Sequence[web.RouteDef] = ()) -> HttpServer:
+    """Return the server of `/metrics`, and of what a process wants to show beside that."""
 
     async def answer(_request: web.Request) -> web.Response:
         return web.Response(body=metrics.render(), headers={"Content-Type": CONTENT_TYPE})
 
-    return HttpServer(name="metrics", bind_address=bind_address, port=port, routes=[web.get("/metrics", answer)])
+    routes = [web.get("/metrics", answer), *more]
+    return HttpServer(name="metrics", bind_address=bind_address, port=port, routes=routes)
 
 
 def _routes(group: str, checks: Mapping[str, Check], *, tell_reasons: bool) -> list[web.RouteDef]:
