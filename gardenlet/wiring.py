@@ -33,6 +33,7 @@ from gardenlet.controllers.networkpolicy import controller as networkpolicy
 from gardenlet.controllers.networkpolicy.networks import SeedNetworks
 from gardenlet.controllers.networkpolicy.resolver import Resolver, target
 from gardenlet.controllers.seed import care as seed_care
+from gardenlet.controllers.seed import garbage as seed_garbage
 from gardenlet.controllers.seed import main as seed_main
 from gardenlet.controllers.seed import operations as seed_operations
 from gardenlet.controllers.tokenrequestor import serviceaccount as token_requestor
@@ -174,6 +175,8 @@ class Controllers:
             kubeconfig=process.config.garden_client_connection.kubeconfig_secret,
         )
         process.manager.add_controller(seed_operations.new_controller(asked, garden.seeds))
+        pods = seed_garbage.Parts(seed=self._seed.cluster.client, clock=process.clock)
+        process.manager.add_controller(seed_garbage.new_controller(pods))
 
     def add_network_policies(self) -> Sequence[End]:
         """Keep the network policies; returns what ends that."""

@@ -5,7 +5,7 @@ the node-agent authorizer forbids PATCH there (contract 4.8). Each call has a de
 """
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from random import Random
@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field, ValidationError
 from agents.core.yamlio import dump_json
 from agents.kube.errors import InvalidResponse
 from agents.kube.kubeconfig import ClusterAccess
-from agents.kube.objects import Items, KubeObject, ObjectMeta, Projection
+from agents.kube.objects import Items, KubeObject, Projection, Text
 from agents.kube.patch import Patch
 from agents.kube.resource import Resource
 from agents.kube.transport import CONNECT_DEADLINE_SECONDS, DEADLINE_SECONDS, Call, Transport
@@ -44,14 +44,58 @@ EVERYTHING = Selector()
 
 @dataclass(frozen=True, slots=True)
 class ObjectList(Generic[T]):
-    """Objects, and the version from which a watch continues."""
+    """Objects, and the version from which a watch continues.
+
+    Attributes:
+        items: the objects.
+        resource_version: of the list.
+        more: where the next page begins, for `list(after=...)`; empty on the last one.
+    """
 
     items: tuple[T, ...]
     resource_version: str
+    more: str = ""
+
+
+PAGE = 500
+"""Objects of one page: as many as client-go's pager asks for."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOptions:
+    """What is said with a deletion.
+
+    Attributes:
+        uid: delete only the object with this uid (else: Conflict).
+        resource_version: delete it only as it was read (else: Conflict).
+        grace_seconds: that it gets to end; 0 is at once, without waiting for anybody. None: what the object says.
+        propagation: what becomes of its dependents (`Background`, `Foreground`, `Orphan`); empty for the kind's own.
+    """
+
+    uid: str | None = None
+    resource_version: str | None = None
+    grace_seconds: int | None = None
+    propagation: str = ""
+
+    def document(self) -> dict[str, object]:
+        """Return the request's body."""
+        preconditions = {"uid": self.uid, "resourceVersion": self.resource_version}
+        said = {
+            "preconditions": {key: value for key, value in preconditions.items() if value is not None} or None,
+            "gracePeriodSeconds": self.grace_seconds,
+            "propagationPolicy": self.propagation or None,
+        }
+        named = {key: value for key, value in said.items() if value is not None}
+        return {"apiVersion": "v1", "kind": "DeleteOptions", **named}
+
+
+class _ListMeta(Projection):
+    resource_version: Text = ""
+    more: Text = Field(default="", alias="continue")
 
 
 class _List(Projection, Generic[T]):
-    metadata: ObjectMeta = Field(default_factory=ObjectMeta)
+    metadata: _ListMeta = Field(default_factory=_ListMeta)
     items: Items[T] = ()
 
 
@@ -89,16 +133,47 @@ class Client:
         namespace: str | None = None,
         selector: Selector = EVERYTHING,
         limit: int | None = None,
+        after: str = "",
         deadline: float = DEADLINE_SECONDS,
     ) -> ObjectList[T]:
-        """Read all objects that a selector names, as of now; with a limit only so many, whichever the server gives first."""
-        query = selector.query() if limit is None else (*selector.query(), ("limit", str(limit)))
+        """Read all objects that a selector names, as of now; with a limit only so many, whichever the server gives first.
+
+        Raises:
+            Gone: `after`, which is the `more` of the page before, is too old.
+        """
+        paging = (("limit", "" if limit is None else str(limit)), ("continue", after))
+        query = (*selector.query(), *((key, value) for key, value in paging if value))
         call = Call("GET", resource.collection(namespace), query=query)
         body = await self._transport.request(call, deadline=deadline)
         parsed = _parse(_List[resource.model], body, call)  # type: ignore[name-defined]
         if not parsed.metadata.resource_version:
             raise InvalidResponse("list has no resource version", path=call.path)
-        return ObjectList(parsed.items, parsed.metadata.resource_version)
+        return ObjectList(parsed.items, parsed.metadata.resource_version, parsed.metadata.more)
+
+    async def pages(
+        self,
+        resource: Resource[T],
+        *,
+        namespace: str | None = None,
+        selector: Selector = EVERYTHING,
+        size: int = PAGE,
+        deadline: float = DEADLINE_SECONDS,
+    ) -> AsyncIterator[ObjectList[T]]:
+        """Read all objects page by page, so that never all of them are held, here or in one answer.
+
+        All pages are of the moment of the first one.
+
+        Raises:
+            Gone: that moment is forgotten by the server (after about five minutes): begin again.
+        """
+        after = ""
+        while True:
+            page = await self.list(
+                resource, namespace=namespace, selector=selector, limit=size, after=after, deadline=deadline
+            )
+            yield page
+            if not (after := page.more):
+                return
 
     async def create(
         self,
@@ -161,6 +236,7 @@ class Client:
         *,
         namespace: str | None = None,
         uid: str | None = None,
+        options: DeleteOptions | None = None,
         deadline: float = DEADLINE_SECONDS,
     ) -> None:
         """Delete an object.
@@ -170,11 +246,10 @@ class Client:
             name: its name.
             namespace: its namespace, if it has one.
             uid: delete only the object with this uid (else: Conflict).
+            options: all that can be said, instead of `uid`.
             deadline: seconds.
         """
-        document: dict[str, object] = {"apiVersion": "v1", "kind": "DeleteOptions"}
-        if uid is not None:
-            document["preconditions"] = {"uid": uid}
+        document = (options or DeleteOptions(uid=uid)).document()
         call = Call("DELETE", resource.path(name, namespace=namespace), body=dump_json(document))
         await self._transport.request(call, deadline=deadline)
 

@@ -276,7 +276,22 @@ class FakeApi:
             for (collection, _, _), document in self._objects.items()
             if collection == key.collection and _selected(document, key.namespace, query)
         ]
-        return json.dumps({"metadata": {"resourceVersion": str(self._version)}, "items": items}).encode()
+        metadata = {"resourceVersion": str(self._version)}
+        if "limit" in query:
+            items, metadata = self._page(call, items, query)
+        return json.dumps({"metadata": metadata, "items": items}).encode()
+
+    def _page(
+        self, call: Call, items: list[Document], query: Mapping[str, str]
+    ) -> tuple[list[Document], dict[str, str]]:
+        """Return some objects in the order of their keys; where to go on is the version and the last key."""
+        version, _, last = query.get("continue", f"{self._version}:").partition(":")
+        if int(version) < self._oldest:
+            raise _error(call, 410, "Expired")
+        left = sorted((_place(item), item) for item in items if _place(item) > last)
+        chosen = left[: int(query["limit"])]
+        more = {"continue": f"{version}:{chosen[-1][0]}"} if len(left) > len(chosen) else {}
+        return [item for _, item in chosen], {"resourceVersion": version, **more}
 
     def _get(self, call: Call, key: _Key, _body: Document) -> Document:
         return self._existing(call, key)
@@ -310,7 +325,7 @@ class FakeApi:
 
     def _remove(self, call: Call, key: _Key, body: Document) -> Document:
         current = self._existing(call, key)
-        if body.get("preconditions", {}).get("uid", current["metadata"]["uid"]) != current["metadata"]["uid"]:
+        if any(current["metadata"][key] != value for key, value in body.get("preconditions", {}).items()):
             raise _error(call, 409, "Conflict")
         self._delete((key.collection, key.namespace, key.name))
         return current
@@ -352,6 +367,10 @@ def _parse(path: str) -> _Key:
         namespace, rest = rest[1], rest[2:]
     rest = [*rest, "", ""]
     return _Key("/" + "/".join([*root, rest[0]]), namespace, rest[1], rest[2])
+
+
+def _place(document: Document) -> str:
+    return f"{document['metadata'].get('namespace', '')}/{document['metadata']['name']}"
 
 
 def _selected(document: Document, namespace: str, query: Mapping[str, str]) -> bool:

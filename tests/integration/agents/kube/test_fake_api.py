@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from agents.kube.client import Client, Selector
+from agents.kube.client import Client, DeleteOptions, Selector
 from agents.kube.errors import ApiError
 from agents.kube.models import LEASES, NODES, SECRETS, Secret
 from agents.kube.patch import merge, strategic
@@ -50,7 +50,30 @@ async def play(client: Client, name: str) -> list[object]:
         seen.append(await changes(client, name, space, created))
     seen.append(events)
     seen.append(await attempt(lambda: client.delete(SECRETS, name, namespace=space)))
+    seen.append(await pages(client, name, space))
     seen.append(await nodes_and_leases(client, name))
+    return seen
+
+
+async def delete_if(client: Client, name: str, space: str, options: DeleteOptions) -> str:
+    """Try to delete a Secret."""
+    return await attempt(lambda: client.delete(SECRETS, name, namespace=space, options=options))
+
+
+async def pages(client: Client, name: str, space: str) -> list[object]:
+    """Read objects page by page, and delete only what is still as it was read."""
+    for number in range(5):
+        metadata = {"name": f"{name}-{number}", "labels": {"paged": name}}
+        await client.create(SECRETS, {"metadata": metadata}, namespace=space)
+    selector = Selector(label=f"paged={name}")
+    read = [page async for page in client.pages(SECRETS, namespace=space, selector=selector, size=2)]
+    seen: list[object] = [[item.metadata.name.removeprefix(name) for item in page.items] for page in read]
+    seen.append([bool(page.more) for page in read])
+    first = read[0].items[0].metadata
+    await client.patch(SECRETS, first.name, merge({"data": {"a": "MQ=="}}), namespace=space)
+    for version in (first.resource_version, None):
+        options = DeleteOptions(uid=first.uid, resource_version=version, propagation="Background", grace_seconds=0)
+        seen.append(await delete_if(client, first.name, space, options))
     return seen
 
 
@@ -119,6 +142,7 @@ async def test_scenario(client: Client, name: str, which: str) -> None:
         [{"b": b"2"}, True, {"b": b"2", "c": b"3"}, True, "Conflict 409 Conflict"],
         ["MODIFIED {'b': b'2'}", "MODIFIED {'b': b'2', 'c': b'3'}", "DELETED {'b': b'2', 'c': b'3'}"],
         "NotFound 404 NotFound",
+        [["-0", "-1"], ["-2", "-3"], ["-4"], [True, True, False], "Conflict 409 Conflict", "success"],
         [
             [("A", "False"), ("B", "True")],
             [[("InternalIP", "10.0.0.1")], ["A", "B"], "Conflict 409 Conflict"],
