@@ -117,7 +117,7 @@ class PodGarbageCollector:
         left: list[tuple[Pod, ApiError]] = []
         for garbage in [one async for one in self._find()]:
             try:
-                await self._delete(garbage)
+                await self.delete(garbage)
             except ApiError as error:
                 left.append((garbage.pod, error))
         if left:
@@ -133,7 +133,12 @@ class PodGarbageCollector:
                 if (garbage := judge(pod, now)) is not None:
                     yield garbage
 
-    async def _delete(self, garbage: Garbage) -> None:
+    async def delete(self, garbage: Garbage) -> None:
+        """Delete a pod, unless it is gone or not what was judged any more.
+
+        Raises:
+            ApiError: it is still there.
+        """
         metadata = garbage.pod.metadata
         try:
             await self._with.seed.delete(PODS, metadata.name, namespace=metadata.namespace, options=garbage.options)

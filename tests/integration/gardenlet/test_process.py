@@ -19,6 +19,7 @@ from tests.lab.api import wait_for
 from tests.lab.garden.garden import Garden
 from tests.lab.garden.gardenlet import ROOT, SEED_SECRETS, SEEDS, Gardenlet
 
+PODS = "/api/v1/namespaces/garden/pods"
 TOKENS = "serviceaccount.resources.gardener.cloud/"
 SECURITY, IDENTITY_TOKENS = "security.gardener.cloud/v1alpha1", "workloadidentity.security.gardener.cloud/"
 
@@ -64,8 +65,12 @@ def test_from_a_token_to_heartbeats(process: Gardenlet) -> None:
 
 
 def test_controllers_serve_the_seed(process: Gardenlet) -> None:
-    """Contract core 8, 9.1, 4.3: network policies, a token of the garden for a Secret, and what is asked for on the Seed."""
+    """Contract core 7, 8, 9.1, 4.3: pods left behind, network policies, a token for a Secret, and what is asked for on the Seed."""
     seed, name = process.garden.seed.admin, process.name
+    seed.ensure("/api/v1/namespaces/garden/serviceaccounts", {"metadata": {"name": "default"}})
+    container = {"name": "c", "image": "registry.invalid/image"}
+    seed.create(PODS, {"metadata": {"name": name}, "spec": {"nodeName": "nowhere", "containers": [container]}})
+    seed.patch(f"{PODS}/{name}/status", {"status": {"phase": "Failed", "reason": "Evicted"}})
     annotations = {f"{TOKENS}name": "extension-a", f"{TOKENS}token-expiration-duration": "1h"}
     labels = {"resources.gardener.cloud/purpose": "token-requestor", "resources.gardener.cloud/class": "garden"}
     seed.create(SEED_SECRETS, {"metadata": {"name": name, "labels": labels, "annotations": annotations}})
@@ -81,6 +86,7 @@ def test_controllers_serve_the_seed(process: Gardenlet) -> None:
     review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": given}}
     status = process.garden.api.create("/apis/authentication.k8s.io/v1/tokenreviews", review)["status"]
     assert status["user"]["username"] == f"system:serviceaccount:seed-{name}:extension-a"
+    wait_for(lambda: seed.find(f"{PODS}/{name}") is None, timeout=20, what="the evicted pod to go")
     policies = "/apis/networking.k8s.io/v1/namespaces/garden/networkpolicies"
     wait_for(lambda: len(seed.list(policies)) == 6, timeout=20, what="six network policies")
     autoscalers = "/apis/autoscaling.k8s.io/v1/namespaces/garden/verticalpodautoscalers"
