@@ -27,7 +27,7 @@ from agents.runtime.cache import Cache
 from agents.runtime.cluster import Cluster
 from agents.runtime.controller import Environment
 from agents.runtime.election import LeaderElector, new_identity
-from agents.runtime.health import Checks, InformerSync, PeriodicHealth
+from agents.runtime.health import Checks, InformerSync, LoopLag, PeriodicHealth
 from agents.runtime.manager import Manager
 from agents.runtime.metrics import Metrics
 from agents.runtime.profiling import profiling_routes
@@ -92,6 +92,7 @@ class App:
         self._hostname = socket.gethostname()
         self._startup = Startup(clock=self._clock, rng=self._rng)
         self._sync = InformerSync(clock=self._clock)
+        self._lag = LoopLag(clock=self._clock)
         self._gate: PeriodicHealth | None = None
         self._clients: list[Client] = []
         self._seed = self._new_seed(access)
@@ -107,6 +108,7 @@ class App:
         )
         self._garden: GardenSide | None = None
         self._manager = self._new_manager()
+        self._manager.add_task("event loop lag", self._lag.run)
 
     async def run(self) -> int:
         """Run until something ends the process; returns the exit code."""
@@ -124,6 +126,12 @@ class App:
         checks.add_liveness("periodic-health", self._beats)
         checks.add_readiness("runtime-informer-sync", self._sync.readiness)
         checks.add_readiness("startup", self._start)
+        checks.add_note("garden-informer-sync", self._garden_sync)
+        checks.add_note("event-loop-lag", lambda: f"{self._lag.seconds:.3f} s")
+        lag = "How late the event loop came to its last timer, in seconds."
+        self._metrics.gauge("gardenlet_event_loop_lag_seconds", lag, lambda: self._lag.seconds)
+        synced = "Whether all caches of the garden have what they select."
+        self._metrics.gauge("gardenlet_garden_cache_synced", synced, self._garden_synced)
         probes, metrics = server.health_probes, server.metrics
         profiles = profiling_routes() if self._config.debugging.enable_profiling else ()
         election = self._elector.leading() if self._config.leader_election.leader_elect else None
@@ -188,6 +196,21 @@ class App:
     async def _start(self) -> str | None:
         """Fail while a leader is starting; a follower is ready."""
         return await self._startup.check() if self._elector.is_leader else None
+
+    def _garden_synced(self) -> float | None:
+        """Return 1 or 0; None, which shows nothing, before the garden is connected."""
+        return None if self._garden is None else float(self._garden.cluster.cache.synced)
+
+    def _garden_sync(self) -> str:
+        """Say how the garden's caches are: an outage there ends nothing, but an operator wants to know."""
+        if self._garden is None:
+            return "the garden is not connected yet"
+        cache = self._garden.cluster.cache
+        behind = [one.resource.plural for one in cache if not one.synced]
+        silent = [one.resource.plural for one in cache if not one.answered]
+        if not behind and not silent:
+            return "synced"
+        return f"not listed yet: {', '.join(behind) or 'none'}; without an answer: {', '.join(silent) or 'none'}"
 
     # The start; leader only.
 

@@ -4,14 +4,19 @@ A check answers None when all is well, else why not. What becomes unhealthy with
 timer, so a stuck event loop or a stuck controller turns unhealthy by itself.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
+from typing import NoReturn
 
 from agents.core.clock import Clock
 from agents.runtime.cache import Cache
 
 Check = Callable[[], Awaitable[str | None]]
 """Returns None, or the reason why this is not healthy."""
+
+Note = Callable[[], str]
+"""Returns what an operator may want to know, healthy or not; no secret."""
 
 SYNC_DEADLINE_SECONDS = 180.0
 """How long informers may be unsynced before the process counts as dead; gardener pkg/healthz/informer.go."""
@@ -28,6 +33,7 @@ class Checks:
     def __init__(self) -> None:
         self._liveness: dict[str, Check] = {"ping": ping}
         self._readiness: dict[str, Check] = {}
+        self._notes: dict[str, Note] = {}
 
     @property
     def liveness(self) -> Mapping[str, Check]:
@@ -39,6 +45,15 @@ class Checks:
         """Return what `/readyz` asks."""
         return MappingProxyType(self._readiness)
 
+    @property
+    def notes(self) -> Mapping[str, Note]:
+        """Return what `?verbose` tells besides, and what no answer depends on."""
+        return MappingProxyType(self._notes)
+
+    def add_note(self, name: str, note: Note) -> None:
+        """Have `?verbose` tell this, too."""
+        self._notes[name] = note
+
     def add_liveness(self, name: str, check: Check) -> None:
         """Have `/healthz` ask this, too."""
         self._liveness[name] = check
@@ -46,6 +61,27 @@ class Checks:
     def add_readiness(self, name: str, check: Check) -> None:
         """Have `/readyz` ask this, too."""
         self._readiness[name] = check
+
+
+class LoopLag:
+    """How late the event loop comes to its timers: what blocks it delays everything, and a heartbeat first.
+
+    Source: contract core 1.5 (ours; W17).
+    """
+
+    PERIOD_SECONDS = 1.0
+
+    def __init__(self, *, clock: Clock) -> None:
+        self._clock = clock
+        self.seconds = 0.0
+        """Of the last timer."""
+
+    async def run(self) -> NoReturn:
+        """Measure until cancelled."""
+        while True:
+            due = self._clock.monotonic() + self.PERIOD_SECONDS
+            await asyncio.sleep(self.PERIOD_SECONDS)
+            self.seconds = max(0.0, self._clock.monotonic() - due)
 
 
 class InformerSync:

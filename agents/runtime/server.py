@@ -1,7 +1,7 @@
 """The HTTP servers of an agent: health probes, and metrics. They answer before anything else can block.
 
 Paths and answers are controller-runtime's: `/healthz` and `/readyz` ask all their checks, `/healthz/<check>` asks one, `?verbose`
-lists them. Why a check failed is logged, and told only where `tell_reasons` says that it holds no secret, because the ports ask for
+lists them, `?exclude=<check>` leaves one out. Why a check failed is logged, and told only where `tell_reasons` says that it holds no secret, because the ports ask for
 no authentication (contract 1.6).
 """
 
@@ -13,7 +13,7 @@ from aiohttp import web
 
 from agents.core.errors import FatalError
 from agents.core.logging import get_logger
-from agents.runtime.health import Check, Checks
+from agents.runtime.health import Check, Checks, Note
 from agents.runtime.metrics import CONTENT_TYPE, Metrics
 
 log = get_logger(__name__)
@@ -66,8 +66,8 @@ class HttpServer:
 def health_server(*, bind_address: str, port: int, checks: Checks, tell_reasons: bool = False) -> HttpServer:
     """Return the server of `/healthz` and `/readyz`; whether it says why a check failed."""
     routes = [
-        *_routes("healthz", checks.liveness, tell_reasons=tell_reasons),
-        *_routes("readyz", checks.readiness, tell_reasons=tell_reasons),
+        *_routes("healthz", checks.liveness, checks.notes, tell_reasons=tell_reasons),
+        *_routes("readyz", checks.readiness, checks.notes, tell_reasons=tell_reasons),
     ]
     return HttpServer(name="health", bind_address=bind_address, port=port, routes=routes)
 
@@ -82,13 +82,20 @@ def metrics_server(*, bind_address: str, port: int, metrics: Metrics, more: Sequ
     return HttpServer(name="metrics", bind_address=bind_address, port=port, routes=routes)
 
 
-def _routes(group: str, checks: Mapping[str, Check], *, tell_reasons: bool) -> list[web.RouteDef]:
-    def response(failures: Mapping[str, str | None], request: web.Request) -> web.Response:
+def _routes(
+    group: str, checks: Mapping[str, Check], notes: Mapping[str, Note], *, tell_reasons: bool
+) -> list[web.RouteDef]:
+    def response(failures: Mapping[str, str | None], request: web.Request, *more: str) -> web.Response:
         told = failures if tell_reasons else {name: failure and "reason withheld" for name, failure in failures.items()}
-        return _response(group, told, verbose="verbose" in request.query)
+        return _response(group, told, more, verbose="verbose" in request.query)
 
     async def answer_all(request: web.Request) -> web.Response:
-        return response({name: await _ask(name, check) for name, check in checks.items()}, request)
+        excluded = set(request.query.getall("exclude", ()))
+        asked = {name: await _ask(name, check) for name, check in checks.items() if name not in excluded}
+        more = [f"[+]{name} excluded: ok" for name in checks if name in excluded]
+        more += [f"warn: {name} cannot be excluded: there is no such check" for name in sorted(excluded - set(checks))]
+        more += [f"[i]{name}: {note()}" for name, note in notes.items()]
+        return response(asked, request, *more)
 
     async def answer_one(request: web.Request) -> web.Response:
         name = request.match_info["check"]
@@ -115,12 +122,13 @@ async def _ask(name: str, check: Check) -> str | None:
     return failure
 
 
-def _response(group: str, failures: Mapping[str, str | None], *, verbose: bool) -> web.Response:
+def _response(group: str, failures: Mapping[str, str | None], more: Sequence[str], *, verbose: bool) -> web.Response:
     failed = any(failures.values())
     if not failed and not verbose:
         return web.Response(text="ok")
     lines = [
         f"[+]{name} ok" if failure is None else f"[-]{name} failed: {failure}" for name, failure in failures.items()
     ]
+    lines += more
     lines.append(f"{group} check {'failed' if failed else 'passed'}")
     return web.Response(text="\n".join(lines) + "\n", status=500 if failed else 200)

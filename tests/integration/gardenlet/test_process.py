@@ -21,6 +21,7 @@ from tests.lab.garden.gardenlet import ROOT, SEED_SECRETS, SEEDS, Gardenlet
 
 PODS = "/api/v1/namespaces/garden/pods"
 TOKENS = "serviceaccount.resources.gardener.cloud/"
+SILENT = "[i]garden-informer-sync: not listed yet: none; without an answer: seeds"
 SECURITY, IDENTITY_TOKENS = "security.gardener.cloud/v1alpha1", "workloadidentity.security.gardener.cloud/"
 
 
@@ -239,15 +240,19 @@ def test_two_gardenlets_of_one_seed_do_not_fight(process: Gardenlet) -> None:
 
 
 def test_health_says_which_side_fails(process: Gardenlet) -> None:
-    """Contract core 1.5, 13.1.4: a seed or garden that is killed: 500 with the side; 200 again after it is back."""
+    """Contract core 1.5, 13.1.4, 13 W17: a seed or garden that is killed: 500 with the side; 200 again after it is back."""
     process.start()
     wait_for(process.renewed, timeout=30, what="a heartbeat")
+    wait_for(lambda: "[i]garden-informer-sync: synced" in process.ask("/healthz?verbose")[1], timeout=20, what="sync")
     for side, plane in (("garden", process.garden.plane), ("seed", process.garden.seed)):
         plane.kill_apiserver()
         try:
             process.until(500, timeout=10)
             assert f"{side}: " in process.ask("/healthz?verbose")[1]
             assert process.ask("/healthz/ping")[0] == 200
+            assert "[i]event-loop-lag: 0.0" in process.ask("/healthz?verbose")[1]
+            if side == "garden":
+                wait_for(lambda: SILENT in process.ask("/healthz?verbose")[1], timeout=20, what="the silent cache")
         finally:
             plane.start_apiserver()
         if side == "garden":

@@ -182,3 +182,22 @@ async def listens(host: str, port: int) -> bool:
     writer.close()
     await writer.wait_closed()
     return True
+
+
+async def test_checks_can_be_left_out() -> None:
+    """Contract core 1.5: `?exclude=` leaves checks out; what is no check is said; `?verbose` tells notes, which fail nothing."""
+    checks = Checks()
+    checks.add_liveness("broken", broken)
+    checks.add_note("lag", lambda: "0.001 s")
+    async with asking(health(checks)) as session:
+        assert (await ask(session, "/healthz"))[0] == 500
+        assert await ask(session, "/healthz?exclude=broken") == (200, "ok")
+        status, text = await ask(session, "/healthz?exclude=broken&exclude=nothing&verbose")
+        assert status == 200
+        assert text.splitlines() == [
+            "[+]ping ok",
+            "[+]broken excluded: ok",
+            "warn: nothing cannot be excluded: there is no such check",
+            "[i]lag: 0.001 s",
+            "healthz check passed",
+        ]

@@ -5,7 +5,7 @@ import asyncio
 from agents.kube.errors import Forbidden
 from agents.kube.models import NODES
 from agents.runtime.cache import Cache
-from agents.runtime.health import Checks, InformerSync, PeriodicHealth, ping
+from agents.runtime.health import Checks, InformerSync, LoopLag, PeriodicHealth, ping
 from tests.support.clock import FakeClock
 from tests.support.fake_api import FakeApi
 from tests.support.tasks import running
@@ -96,3 +96,16 @@ async def test_periodic_health_fails_at_once(clock: FakeClock) -> None:
     assert await health.check() == "seed is away"
     health.beat()
     assert await health.check() is None
+
+
+async def test_w17_a_loop_that_is_late_is_measured(clock: FakeClock) -> None:
+    """Contract core 1.5, 13 W17: how late the last timer was; a loop in time is not late."""
+    lag = LoopLag(clock=clock)
+    async with running(lag.run):
+        await asyncio.sleep(1.5)
+        assert lag.seconds == 0
+        clock.advance(3)
+        await asyncio.sleep(1.5)
+        assert lag.seconds >= 2
+        await asyncio.sleep(1.5)
+        assert lag.seconds == 0

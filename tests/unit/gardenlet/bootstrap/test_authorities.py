@@ -79,7 +79,7 @@ async def following() -> Following:
 
 
 async def test_new_authorities_are_stored_and_used(following: Following) -> None:
-    """Contract core 3.6, W12: at the start, and every ten minutes; by all clients; the annotation stays (W13)."""
+    """Contract core 3.6, 13 W12, 13 W13: at the start, and every ten minutes; by all clients; the annotation stays."""
     following.publish({"ca.crt": OLD.decode()})
     async with following.going():
         assert following.garden.switches == []

@@ -58,15 +58,20 @@ class Rotating:
         self.store(age=timedelta(0))
         self.recorder = EventRecorder(client=self.client, instance="test", clock=self.clock)
 
-    def store(self, *, age: timedelta, renew: bool = False) -> None:
+    def store(self, *, age: timedelta, renew: bool = False, proxy: str = "", tls_server_name: str = "") -> None:
         """Store a kubeconfig whose certificate is so old."""
         key = pki.new_key()
         request = pki_request(key)
         certificate = self.approver.sign(request, start=EPOCH - age, lifetime=self.life)
         credentials = Credentials(client_certificate=certificate, client_key=pki.private_key_pem(key))
-        content = kubeconfig.render(
-            ClusterAccess(server="https://garden", ca_data=self.authority.certificate_pem, credentials=credentials)
+        access = ClusterAccess(
+            server="https://garden",
+            ca_data=self.authority.certificate_pem,
+            credentials=credentials,
+            proxy=proxy,
+            tls_server_name=tls_server_name,
         )
+        content = kubeconfig.render(access)
         annotations = {"gardener.cloud/operation": "renew"} if renew else {}
         metadata = {"name": "kubeconfig", "namespace": "garden", "annotations": annotations}
         self.seed.put(SECRETS, {"metadata": metadata, "data": {"kubeconfig": base64.b64encode(content).decode()}})
@@ -118,7 +123,7 @@ class Rotating:
             requester=requester,
             pending=pending,
             clients=GardenClients(
-                ClusterAccess(server="https://garden"), self.client, Client(transport=self.beats, rng=Random(3))
+                ClusterAccess(server="https://in-cluster"), self.client, Client(transport=self.beats, rng=Random(3))
             ),
             recorder=self.recorder,
             validity=KubeconfigValidity(),
@@ -190,6 +195,21 @@ async def test_all_clients_use_it_and_nothing_is_left(rotating: Rotating) -> Non
         assert parse_leaf(rotating.certificate()).common_name == USER
         metric = "gardenlet_certificate_rotation_total"
         assert rotating.metrics.registry.get_sample_value(metric, {"result": "success"}) == 1
+
+
+async def test_w10_w44_the_way_to_the_garden_stays_as_it_was_stored(rotating: Rotating) -> None:
+    """Contract core 13 W10, 13 W44: server, proxy and TLS server name are the Secret's, whatever the process uses meanwhile."""
+    rotating.store(age=LIFE * 0.95, proxy="http://proxy:3128", tls_server_name="api.garden")
+    first = rotating.certificate()
+    async with rotating.going():
+        await asyncio.sleep(30)
+    assert rotating.certificate() != first
+    stored = kubeconfig.parse(base64.b64decode(rotating.secret()["data"]["kubeconfig"]))
+    assert (stored.server, stored.proxy, stored.tls_server_name) == (
+        "https://garden",
+        "http://proxy:3128",
+        "api.garden",
+    )
 
 
 async def test_asked_for_it_is_done_at_once_and_the_process_starts_anew(rotating: Rotating) -> None:
