@@ -67,8 +67,10 @@ class Policy:
 
 
 def _egress(label: str, rules: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return a spec; without rules it has no list of them, as the API server stores no empty one and would always differ."""
     selected = {"matchLabels": {f"networking.gardener.cloud/{label}": "allowed"}}
-    return {"podSelector": selected, "policyTypes": ["Egress"], "egress": rules}
+    spec: dict[str, Any] = {"podSelector": selected, "policyTypes": ["Egress"]}
+    return {**spec, "egress": rules} if rules else spec
 
 
 def _deny_all(_situation: Situation) -> dict[str, Any]:

@@ -169,6 +169,26 @@ def test_tokens_of_workload_identities(process: Gardenlet) -> None:
     assert not [one for one in seen if base64.b64decode(one).decode() in process.log]
 
 
+def test_a_restart_writes_no_network_policy_again(process: Gardenlet) -> None:
+    """Contract core 8, 13.1.6: what the API server made of the policies is what is wanted: nothing is written where nothing differs."""
+    seed = process.garden.seed.admin
+    subset = {"addresses": [{"ip": "192.0.2.1"}], "ports": [{"port": 443, "protocol": "TCP"}]}
+    seed.ensure("/api/v1/namespaces/default/endpoints", {"metadata": {"name": "kubernetes"}, "subsets": [subset]})
+    seed.ensure("/api/v1/namespaces", {"metadata": {"name": "shoot--a--b", "labels": {"gardener.cloud/role": "shoot"}}})
+    policies = "/apis/networking.k8s.io/v1/networkpolicies"
+    reconciled = 'controller_runtime_reconcile_total{controller="networkpolicy",result="success"}'
+    process.start()
+    wait_for(lambda: len(seed.list(policies, fieldSelector="metadata.name=deny-all")) >= 2, timeout=30, what="policies")
+    assert process.end() == 0
+    before = {one["metadata"]["uid"]: one["metadata"]["resourceVersion"] for one in seed.list(policies)}
+    assert len(before) >= 12
+    process.start()
+    wait_for(lambda: process.metrics().get(reconciled, 0) >= 2, timeout=30, what="a look at the namespaces")
+    wait_for(lambda: process.metrics()['workqueue_depth{name="networkpolicy"}'] == 0, timeout=20, what="an empty queue")
+    assert process.end() == 0
+    assert {one["metadata"]["uid"]: one["metadata"]["resourceVersion"] for one in seed.list(policies)} == before
+
+
 def test_killed_and_stopped(process: Gardenlet) -> None:
     """Contract core 1.3, 1.7: SIGTERM gives the lease back; after SIGKILL the same Pod leads again at once."""
     process.start()

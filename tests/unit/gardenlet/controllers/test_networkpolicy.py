@@ -117,7 +117,7 @@ def test_blocked_networks() -> None:
     assert spec("allow-to-blocked-cidrs", Situation(SeedNetworks.of(NETWORKS)))["egress"] == [
         {"to": [{"ipBlock": {"cidr": "169.254.169.254/32"}}]}
     ]
-    assert spec("allow-to-blocked-cidrs", Situation())["egress"] == []
+    assert "egress" not in spec("allow-to-blocked-cidrs", Situation())
 
 
 def test_dns() -> None:
