@@ -2,7 +2,8 @@
 
 One slot after another, each `leaseResyncSeconds` long: the seed is probed, the Lease is renewed. A step that fails is tried once more,
 on fresh connections, within the same slot; only then is the process unhealthy, and it is healthy again with the first good beat. A step
-that hangs takes half a slot. Nothing else feeds the gate, and nothing else uses these connections.
+that hangs takes half a slot, and a whole one as long as there was no good beat: to connect to a distant garden and to renew can take
+longer than half a slot, where to renew alone does not. Nothing else feeds the gate, and nothing else uses these connections.
 
 The Lease is written with one PATCH: no reading, and no creating that is answered by a conflict. Its time is the garden's if our clock
 differs, as the garden decides by it whether we live. The condition `GardenletReady` follows in a task of its own: what happens to it
@@ -120,6 +121,7 @@ class Heartbeat:
         self._metrics = metrics
         self._beaten = asyncio.Event()
         self._failing_since: float | None = None
+        self._connected = False
         self._missing = False
 
     async def run(self) -> None:
@@ -149,22 +151,26 @@ class Heartbeat:
         ]
         started = self._clock.monotonic()
         problem = ""
+        seconds = self._period / ATTEMPTS if self._connected else self._period
         for _ in range(ATTEMPTS):
             try:
-                await self._attempt(left)
+                await self._attempt(left, seconds)
             except _StepFailed as error:
                 problem = str(error)
                 await self._clients[error.side].reset_connections()
+                seconds = started + self._period - self._clock.monotonic()
+                if seconds <= 0:
+                    break
             else:
                 self._succeeded(started)
                 return
         self._failed(problem, started)
 
-    async def _attempt(self, left: list[tuple[str, Callable[[], Awaitable[None]]]]) -> None:
-        """Take one step after another off the list, in half a slot."""
+    async def _attempt(self, left: list[tuple[str, Callable[[], Awaitable[None]]]], seconds: float) -> None:
+        """Take one step after another off the list, within so many seconds."""
         side = ""
         try:
-            async with asyncio.timeout(self._period / ATTEMPTS):
+            async with asyncio.timeout(seconds):
                 while left:
                     side, step = left[0]
                     await step()
@@ -228,6 +234,7 @@ class Heartbeat:
         if self._failing_since is not None:
             log.info("Heartbeat works again", afterSeconds=round(now - self._failing_since, 1))
             self._failing_since = None
+        self._connected = True
         self._gate.beat()
         self._beaten.set()
         self._metrics.total.labels("success").inc()
@@ -236,6 +243,7 @@ class Heartbeat:
 
     def _failed(self, problem: str, started: float) -> None:
         now = self._clock.monotonic()
+        self._connected = False
         if self._failing_since is None:
             self._failing_since = now
             log.error("Heartbeat failed", problem=problem, retrySeconds=self._period)

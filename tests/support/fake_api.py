@@ -96,6 +96,8 @@ class FakeApi:
         self.closed = False
         self.latency = 0.0
         self.slow_path = ""
+        self.connect_latency = 0.0
+        self._is_connected = False
         self._objects: dict[tuple[str, str, str], Document] = {}
         self._history: list[tuple[int, str, str, Document]] = []
         self._version = 1
@@ -242,6 +244,7 @@ class FakeApi:
     async def reset_connections(self) -> None:
         """Count it."""
         self.resets += 1
+        self._is_connected = False
 
     async def switch(self, access: ClusterAccess, *, proof: Call, keep: Callable[[], Awaitable[None]]) -> None:
         """Take other credentials if the proof is answered."""
@@ -256,6 +259,9 @@ class FakeApi:
 
     async def _delay(self, call: Call, deadline: float) -> None:
         latency = self.latency if call.path.startswith(self.slow_path) else 0.0
+        if not self._is_connected:
+            await asyncio.sleep(self.connect_latency)
+            self._is_connected = True
         sent = asyncio.get_running_loop().time()
         await asyncio.sleep(min(latency, deadline))
         if latency >= deadline:

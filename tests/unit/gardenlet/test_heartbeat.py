@@ -30,7 +30,8 @@ READY = {"type": "GardenletReady", "status": "True", "reason": "GardenletReady"}
 class Beating:
     """A heartbeat between a garden and a seed in memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, beats: FakeApi | None = None) -> None:
+        """Make one, whose beats go to the garden, or to another one with connections of its own."""
         self.clock = FakeClock()
         self.garden, self.seed, self.metrics = FakeApi(), FakeApi(), Metrics()
         self.client = Client(transport=self.garden, rng=Random(1))
@@ -48,7 +49,7 @@ class Beating:
         self.heartbeat = Heartbeat(
             name="one",
             seeds=self.cache.informer(SEEDS),
-            garden=self.client,
+            garden=self.client if beats is None else Client(transport=beats, rng=Random(5)),
             seed=Client(transport=self.seed, rng=Random(3)),
             writer=self.client,
             gate=self.gate,
@@ -196,6 +197,21 @@ async def test_answers_after_half_a_second_are_good_enough(beating: Beating) -> 
     async with beating.going(60):
         assert await beating.gate.check() is None
         assert beating.metric("gardenlet_heartbeat_total", result="error") == 0
+
+
+async def test_a_distant_garden_may_take_longer_to_connect_than_to_renew() -> None:
+    """Contract core 6: connecting to a garden and renewing takes 1.6 s, renewing 0.8 s: there is a beat in each slot but the cut one."""
+    distant = FakeApi()
+    distant.connect_latency = distant.latency = 0.8
+    beating = Beating(beats=distant)
+    distant.put(LEASES, {"metadata": {"name": "one", "namespace": NAMESPACE}, "spec": {}})
+    async with beating.going(30):
+        assert beating.metric("gardenlet_heartbeat_total", result="error") == 0
+        assert beating.metric("gardenlet_heartbeat_total", result="success") in range(12, 16)
+        distant.fail(Unavailable("away"), times=1)
+        await asyncio.sleep(30)
+        assert beating.metric("gardenlet_heartbeat_total", result="error") == 1
+        assert beating.metric("gardenlet_heartbeat_total", result="success") in range(25, 31)
 
 
 @pytest.mark.parametrize(
