@@ -13,7 +13,7 @@ SOURCES := $(shell git ls-files 'agents/*.py' 'osc/*.py' 'systemd/*.py' 'nodeage
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(VENV)/.ready: requirements/dev.lock scripts/make-venv.sh
 	@PYTHON=$(PYTHON) bash scripts/make-venv.sh $(VENV)
@@ -80,6 +80,10 @@ bench: $(VENV)/.ready binary ## figures beside their targets, also as build/benc
 .PHONY: bench-scale
 bench-scale: $(VENV)/.ready ## 200 agents on one API server for five minutes (ARGS='--agents 40 --seconds 60')
 	$(RUN) -m tests.bench.scale $(ARGS)
+
+.PHONY: bench-gardenlet
+bench-gardenlet: $(VENV)/.ready ## gardenlet's figures beside their targets, also as build/bench-gardenlet.json (ARGS='--only start')
+	$(RUN) -m tests.bench.gardenlet $(ARGS)
 
 .PHONY: conformance
 conformance: $(VENV)/.ready ## write docs/conformance.md from the tests' docstrings

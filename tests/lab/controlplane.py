@@ -123,6 +123,11 @@ class ControlPlane:
         return self._saved_ports().secure
 
     @property
+    def etcd(self) -> str:
+        """URL of etcd, without TLS, on this host."""
+        return f"http://127.0.0.1:{self._saved_ports().etcd}"
+
+    @property
     def server_inside(self) -> str:
         """URL of the API server, for machines."""
         return f"https://{self.placement.inside or self.placement.address}:{self._saved_ports().secure}"

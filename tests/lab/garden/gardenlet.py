@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ class Gardenlet:
         lock: namespace of the Lease by which replicas elect one of them; empty for the seed's name.
         server: URL under which it reaches the garden; empty for the garden's own.
         elect: whether its replicas elect one of them.
+        started: when it was started last, on the monotonic clock.
     """
 
     garden: Garden
@@ -50,6 +52,7 @@ class Gardenlet:
     elect: bool = True
     ports: list[int] = field(default_factory=lambda: free_ports(2))
     running: subprocess.Popen[bytes] | None = None
+    started: float = 0.0
 
     def hand_token(self) -> None:
         """Put a bootstrap kubeconfig into the seed."""
@@ -101,6 +104,7 @@ class Gardenlet:
         pod = self.name if self.pod_uid is None else self.pod_uid
         environment = {**os.environ, "KUBECONFIG": str(seed), "POD_UID": pod, "PYTHONPATH": str(ROOT)}
         with (self.folder / f"{self.name}.log").open("ab") as log:
+            self.started = time.monotonic()
             self.running = subprocess.Popen(
                 [sys.executable, "-m", "gardenlet", "--config", str(path)],
                 stdin=subprocess.DEVNULL,

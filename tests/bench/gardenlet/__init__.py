@@ -1,0 +1,1 @@
+"""`python -m tests.bench.gardenlet`: gardenlet's figures beside their targets, on the lab's garden."""
