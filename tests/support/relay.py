@@ -27,6 +27,8 @@ class Relay:
         self._port = port
         self._delay = delay
         self._open: set[_Connection] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
         self.accepted = 0
         """How many connections were made so far."""
         self.port = 0
@@ -47,8 +49,7 @@ class Relay:
     async def wait_idle(self, *, timeout: float) -> None:
         """Wait until no connection is relayed any more."""
         async with asyncio.timeout(timeout):
-            while self._open:
-                await asyncio.sleep(0.01)
+            await self._idle.wait()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Relay one connection."""
@@ -56,6 +57,7 @@ class Relay:
         upstream_reader, upstream_writer = await asyncio.open_connection(self._host, self._port)
         connection = _Connection(writer, upstream_writer)
         self._open.add(connection)
+        self._idle.clear()
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._pump(reader, upstream_writer, connection))
@@ -63,6 +65,8 @@ class Relay:
                 group.create_task(answers(upstream_reader, writer, connection))
         finally:
             self._open.discard(connection)
+            if not self._open:
+                self._idle.set()
             writer.close()
             upstream_writer.close()
 
