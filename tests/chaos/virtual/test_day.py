@@ -4,31 +4,18 @@ Nothing that a process holds may grow with the hours: tasks, file descriptors, t
 """
 
 import asyncio
-import gc
 import os
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sized
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from random import Random
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from agents.core.errors import RetriableError
-from agents.kube.errors import (
-    ApiError,
-    Conflict,
-    DeadlineExceeded,
-    Forbidden,
-    InvalidResponse,
-    ServerError,
-    TooManyRequests,
-    Unauthorized,
-    Unavailable,
-)
 from agents.kube.models import LEASES, NODES, SECRETS
 from agents.runtime.controller import Controller, Environment
 from agents.runtime.metrics import Metrics
@@ -39,22 +26,14 @@ from nodeagent.controllers import lease, token
 from nodeagent.host.containerd import Containerd
 from nodeagent.host.kubelet import Kubelet
 from nodeagent.node_controllers import NodeParts, new_controllers
+from tests.chaos.virtual.held import count, grown
+from tests.chaos.virtual.weather import Weather
 from tests.support.fake_systemd import FakeSystemd
 from tests.support.osc_agent import APPLIED, HOSTNAME, SECRET, SLEEP, OscAgent, inline
 from tests.support.tasks import running
 
 HOUR = 3600.0
 LEASE = f"gardener-node-agent-{HOSTNAME}"
-ERRORS: tuple[Callable[[], ApiError], ...] = (
-    lambda: Unauthorized("no", status=401),
-    lambda: Forbidden("no", status=403),
-    lambda: Conflict("changed", status=409),
-    lambda: TooManyRequests("slow down", status=429, after=timedelta(seconds=7)),
-    lambda: ServerError("broken", status=500),
-    lambda: InvalidResponse("not json"),
-    lambda: Unavailable("connection refused"),
-    lambda: DeadlineExceeded("no answer in time"),
-)
 PATHS = (
     "",
     "/api/v1/nodes",
@@ -96,7 +75,7 @@ class Day:
         self.runtime = Runtime()
         self.beats: list[float] = []
         self.published = ""
-        self.faults: Counter[str] = Counter()
+        self.weather = Weather([self.api], PATHS, self.rng, [self._bus, self._runtime])
         self.controllers: list[Controller] = []
         self.metrics = Metrics()
         config = root / "config.yaml"
@@ -162,30 +141,6 @@ class Day:
 
     # The world.
 
-    async def misbehave(self) -> None:
-        """One fault after another, each of random kind and length, with some rest in between."""
-        while True:
-            await asyncio.sleep(self.rng.uniform(30, 900))
-            kind = self.rng.choice(
-                (
-                    self._errors,
-                    self._errors,
-                    self._outage,
-                    self._slow,
-                    self._cut,
-                    self._compact,
-                    self._bus,
-                    self._runtime,
-                    self._silent,
-                )
-            )
-            self.faults[kind.__name__] += 1
-            try:
-                await kind(self.rng.uniform(5, 240))
-            finally:
-                self.api.heal()
-                self.api.latency, self.runtime.down = 0.0, False
-
     async def change(self) -> None:
         """Publish another OSC, or change the token or the Node, every now and then."""
         while True:
@@ -231,35 +186,6 @@ class Day:
         annotations = {**node["metadata"].get("annotations", {}), key: value}
         self.api.put(NODES, {**node, "metadata": {**node["metadata"], "annotations": annotations}})
 
-    async def _errors(self, seconds: float) -> None:
-        self.api.fail(self.rng.choice(ERRORS)(), path=self.rng.choice(PATHS))
-        await asyncio.sleep(seconds)
-
-    async def _outage(self, seconds: float) -> None:
-        self.api.go_away()
-        await asyncio.sleep(seconds * 5)
-
-    async def _slow(self, seconds: float) -> None:
-        self.api.latency = self.rng.uniform(1, 40)
-        await asyncio.sleep(seconds)
-
-    async def _cut(self, seconds: float) -> None:
-        for _ in range(10):
-            for stream in list(self.api.streams):
-                stream.fail(Unavailable("connection broke"))
-            await asyncio.sleep(seconds / 10)
-
-    async def _silent(self, seconds: float) -> None:
-        for stream in self.api.streams:
-            stream.silent = True
-        await asyncio.sleep(seconds)
-
-    async def _compact(self, seconds: float) -> None:
-        self.api.compact()
-        for stream in list(self.api.streams):
-            stream.end()
-        await asyncio.sleep(seconds)
-
     async def _bus(self, seconds: float) -> None:
         await self.host.stop_bus()
         try:
@@ -269,7 +195,10 @@ class Day:
 
     async def _runtime(self, seconds: float) -> None:
         self.runtime.down = True
-        await asyncio.sleep(seconds)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self.runtime.down = False
 
     # What is measured.
 
@@ -277,37 +206,7 @@ class Day:
         """Count what the process holds, at a moment without faults."""
         await asyncio.sleep(700)
         self.api.forget()
-        gc.collect()
-        loop = asyncio.get_running_loop()
-        timers = [timer for timer in loop._scheduled if not timer.cancelled()]  # type: ignore[attr-defined]
-        return {
-            "tasks": len(asyncio.all_tasks()),
-            "descriptors": len(os.listdir("/proc/self/fd")),  # noqa: PTH208 - of this process
-            "timers": len(timers),
-            **{f"keys of {name}": number for name, number in sorted(_held().items())},
-        }
-
-
-def _held() -> Counter[str]:
-    """Return how many entries the containers of our own objects have, by class and attribute."""
-    found: Counter[str] = Counter()
-    for thing in gc.get_objects():
-        kind = type(thing)
-        if str(kind.__module__).partition(".")[0] not in ("agents", "nodeagent", "osc", "systemd"):
-            continue
-        for name, value in _attributes(thing):
-            if isinstance(value, Sized) and not isinstance(value, str | bytes):
-                found[f"{kind.__qualname__}.{name}"] += len(value)
-        found[f"{kind.__qualname__} objects"] += 1
-    return found
-
-
-def _attributes(thing: Any) -> Iterator[tuple[str, object]]:
-    yield from getattr(thing, "__dict__", {}).items()
-    for kind in type(thing).__mro__:
-        for name in getattr(kind, "__slots__", ()):
-            if hasattr(thing, name):
-                yield name, getattr(thing, name)
+        return count(("agents", "nodeagent", "osc", "systemd"))
 
 
 @pytest.fixture
@@ -330,28 +229,17 @@ async def test_nothing_grows_over_a_day(day: Day) -> None:
     async with day.running():
         counted: list[dict[str, int]] = []
         for hour in (4, 14, 24):
-            async with running(day.misbehave, day.change, day.forget):
+            async with running(day.weather.run, day.change, day.forget):
                 await asyncio.sleep(start + hour * HOUR - loop.time())
             counted.append(await day.measure())
         day.publish()
         await asyncio.sleep(60)
         assert day.node.applied() == day.published
         assert loop.time() - day.beats[-1] <= 11
-    print(f"faults: {dict(day.faults)}")
-    first, *_, last = counted
-    grown = {
-        name: [one.get(name, 0) for one in counted]
-        for name in last
-        if last[name] > first.get(name, 0) + _slack(name, first)
-    }
-    assert grown == {}
-    assert sum(day.faults.values()) > 50
+    print(f"faults: {dict(day.weather.faults)}")
+    assert grown(counted) == {}
+    assert sum(day.weather.faults.values()) > 50
     assert day.api.read(LEASES, LEASE, "kube-system") is not None
     node = day.api.read(NODES, HOSTNAME)
     assert node is not None
     assert node["metadata"]["annotations"][APPLIED] == day.published
-
-
-def _slack(name: str, first: dict[str, int]) -> int:
-    """What may differ from one quiet moment to another: an OSC has more files than the one before."""
-    return 0 if name in ("tasks", "descriptors") else max(6, first.get(name, 0) // 2)
