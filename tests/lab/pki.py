@@ -150,3 +150,11 @@ def _builder(
     builder = builder.not_valid_before(now - age).not_valid_after(now + validity)
     identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
     return builder.add_extension(identifier, critical=False)
+
+
+def client_request(key: ec.EllipticCurvePrivateKey, common_name: str, organisations: Sequence[str]) -> bytes:
+    """Return a certificate request of a client, PEM."""
+    names = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, name) for name in organisations]
+    subject = x509.Name([*names, x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+    request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
+    return request.public_bytes(serialization.Encoding.PEM)

@@ -9,8 +9,6 @@ from random import Random
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
 
 from agents.core.shutdown import Shutdown
 from agents.kube import kubeconfig
@@ -61,7 +59,7 @@ class Rotating:
     def store(self, *, age: timedelta, renew: bool = False, proxy: str = "", tls_server_name: str = "") -> None:
         """Store a kubeconfig whose certificate is so old."""
         key = pki.new_key()
-        request = pki_request(key)
+        request = pki.client_request(key, USER, ["gardener.cloud:system:seeds"])
         certificate = self.approver.sign(request, start=EPOCH - age, lifetime=self.life)
         credentials = Credentials(client_certificate=certificate, client_key=pki.private_key_pem(key))
         access = ClusterAccess(
@@ -148,16 +146,6 @@ class Rotating:
     def requests(self) -> int:
         """Return the number of requests for certificates."""
         return len(self.garden.stored(CERTIFICATE_SIGNING_REQUESTS))
-
-
-def pki_request(key: Any) -> bytes:
-    """Return a CSR of the seed."""
-    names = [
-        x509.NameAttribute(x509.NameOID.ORGANIZATION_NAME, "gardener.cloud:system:seeds"),
-        x509.NameAttribute(x509.NameOID.COMMON_NAME, USER),
-    ]
-    request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name(names)).sign(key, hashes.SHA256())
-    return request.public_bytes(serialization.Encoding.PEM)
 
 
 @pytest.fixture

@@ -1,0 +1,258 @@
+"""A day of one gardenlet, in virtual time, between a seed and a garden that misbehave at random, all the time.
+
+Every controller and the heartbeat run as `app.py` wires them; only connections, election and health server are left out.
+"""
+
+import asyncio
+import base64
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from random import Random
+from typing import Any
+
+from agents.core.shutdown import Shutdown
+from agents.kube import kubeconfig
+from agents.kube.client import Client
+from agents.kube.events import EventRecorder
+from agents.kube.kubeconfig import ClusterAccess, Credentials
+from agents.kube.models import CERTIFICATE_SIGNING_REQUESTS, LEASES, SECRETS
+from agents.runtime.cache import Cache
+from agents.runtime.cluster import Cluster
+from agents.runtime.controller import Environment
+from agents.runtime.health import InformerSync
+from agents.runtime.manager import Manager
+from agents.runtime.metrics import Metrics
+from gardenlet.apis.core_objects import CONFIG_MAPS
+from gardenlet.apis.networking import ENDPOINTS, GARDENS, NAMESPACES, NETWORK_POLICIES
+from gardenlet.apis.resources import MANAGED_RESOURCES
+from gardenlet.apis.seed import SEEDS
+from gardenlet.bootstrap.clients import GardenClients
+from gardenlet.bootstrap.garden_kubeconfig import GardenKubeconfig, Origin
+from gardenlet.config import GardenletConfiguration
+from gardenlet.handover import HandOver
+from gardenlet.heartbeat import NAMESPACE as LEASE_NAMESPACE
+from gardenlet.wiring import Controllers, GardenSide, Process, SeedSide
+from tests.chaos.virtual.held import count, grown
+from tests.chaos.virtual.weather import Weather
+from tests.lab import pki
+from tests.support.clock import FakeClock
+from tests.support.fake_api import FakeApi
+from tests.support.tasks import running
+from tests.unit.agents.pki.conftest import Approver
+
+HOUR = 3600.0
+NAME = "one"
+LIFE = timedelta(hours=6)
+PATHS = (
+    "",
+    "/apis/core.gardener.cloud",
+    "/apis/coordination.k8s.io",
+    "/api/v1/namespaces/garden/secrets",
+    "/apis/certificates.k8s.io",
+    "/apis/networking.k8s.io",
+    "/apis/resources.gardener.cloud",
+    "/healthz",
+)
+CONFIGURATION: dict[str, Any] = {
+    "apiVersion": "gardenlet.config.gardener.cloud/v1alpha1",
+    "kind": "GardenletConfiguration",
+    "gardenClientConnection": {"kubeconfigSecret": {"name": "kubeconfig", "namespace": "garden"}},
+    # Ten times slower than usual: forty thousand beats would tell nothing else.
+    "controllers": {"seed": {"leaseResyncSeconds": 20}},
+    "seedConfig": {"metadata": {"name": NAME}, "spec": {"provider": {"type": "local", "region": "r"}, "networks": {}}},
+}
+
+
+class Day:
+    """A gardenlet and the world around it."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng, self.clock = Random(seed), FakeClock()
+        self.seed, self.garden = FakeApi(), FakeApi()
+        self.weather = Weather([self.seed, self.garden], PATHS, self.rng)
+        self.authority, self.approver = pki.Authority.create("ca"), Approver(self.garden)
+        self.shutdown, self.metrics, self.sync = Shutdown(), Metrics(), InformerSync(clock=self.clock)
+        self.config = GardenletConfiguration.model_validate(CONFIGURATION)
+        self._fill()
+
+    def _fill(self) -> None:
+        self.seed.serve("/version", b'{"gitVersion": "v1.34.4"}')
+        self.seed.serve("/healthz", b"ok")
+        self.seed.put(NAMESPACES, {"metadata": {"name": "kube-system", "uid": "u"}})
+        self.seed.put(ENDPOINTS, {"metadata": {"name": "kubernetes", "namespace": "default"}, "subsets": []})
+        labels = {f"name.seed.gardener.cloud/{NAME}": "true"}
+        self.garden.put(SEEDS, {"metadata": {"name": NAME, "generation": 1, "labels": labels, "uid": "s"}, "spec": {}})
+        self.garden.put(CONFIG_MAPS, {"metadata": {"name": "cluster-identity", "namespace": "kube-system"}})
+        key = pki.new_key()
+        request = pki.client_request(key, "gardener.cloud:system:seed:one", ["gardener.cloud:system:seeds"])
+        credentials = Credentials(
+            client_certificate=self.approver.sign(request, start=self.clock.now(), lifetime=LIFE),
+            client_key=pki.private_key_pem(key),
+        )
+        access = ClusterAccess(server="https://garden", ca_data=self.authority.certificate_pem, credentials=credentials)
+        data = {"kubeconfig": base64.b64encode(kubeconfig.render(access)).decode()}
+        self.seed.put(SECRETS, {"metadata": {"name": "kubeconfig", "namespace": "garden"}, "data": data})
+
+    def _cluster(self, name: str, api: FakeApi) -> Cluster:
+        client = Client(transport=api, rng=Random(1))
+        return Cluster(
+            name=name,
+            client=client,
+            cache=Cache(client=client, clock=self.clock, rng=Random(2)),
+            recorder=EventRecorder(client=client, instance="day", clock=self.clock),
+            vital=False,
+        )
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Run what a leader runs after its start."""
+        seed, extensions, garden = (
+            self._cluster(name, api)
+            for name, api in (("seed", self.seed), ("extensions", self.seed), ("garden", self.garden))
+        )
+        connection, template = self.config.garden_client_connection, self.config.seed_config
+        assert connection.kubeconfig_secret is not None
+        assert template is not None
+        beats = Client(transport=self.garden, rng=Random(3))
+        manager = Manager(
+            environment=Environment(clock=self.clock, rng=Random(4), metrics=self.metrics),
+            shutdown=self.shutdown,
+            informer_sync=self.sync,
+            clusters=[seed, extensions, garden],
+        )
+        kubeconfigs = GardenKubeconfig(
+            connection=connection,
+            seed_name=NAME,
+            seed=seed.client,
+            new_client=lambda _access: garden.client,
+            clock=self.clock,
+            rng=Random(5),
+        )
+        controllers = Controllers(
+            Process(
+                config=self.config,
+                template=template,
+                environment={},
+                hostname="day",
+                manager=manager,
+                metrics=self.metrics,
+                shutdown=self.shutdown,
+                clock=self.clock,
+                garden_clock=self.clock,
+                rng=Random(6),
+            ),
+            SeedSide(
+                access=ClusterAccess(server="https://10.0.0.1"),
+                cluster=seed,
+                extensions=extensions,
+                heartbeat=Client(transport=self.seed, rng=Random(7)),
+                secrets=seed.cache.informer(SECRETS, namespace="garden", field_selector="metadata.name=kubeconfig"),
+            ),
+            GardenSide(
+                cluster=garden,
+                beats=beats,
+                clients=GardenClients(ClusterAccess(server="https://garden"), garden.client, beats),
+                seeds=garden.cache.informer(SEEDS, label_selector=f"name.seed.gardener.cloud/{NAME}=true"),
+                kubeconfig=kubeconfigs,
+                origin=Origin.STORED,
+            ),
+        )
+        controllers.add_heartbeat()
+        controllers.add_seed_controllers()
+        hand_over = HandOver(
+            seed=seed.client,
+            start=lambda: (*controllers.add_network_policies(), *controllers.add_eviction_requirements()),
+            rng=Random(8),
+        )
+        manager.add_task("whose seed this is", hand_over.run)
+        controllers.add_token_requestor()
+        controllers.add_identity_tokens()
+        controllers.add_credentials()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(manager.run())
+            yield
+            self.shutdown.request("the day is over")
+
+    async def live(self) -> None:
+        """Have namespaces and components come, change and go, the seed become a garden for a while, and forget the past."""
+        while True:
+            await asyncio.sleep(self.rng.uniform(300, 1500))
+            number = self.rng.randrange(12)
+            if self.rng.random() < 0.3 and self.seed.read(NAMESPACES, f"shoot--p--{number}") is not None:
+                self.seed.remove(NAMESPACES, f"shoot--p--{number}")
+                for policy in self.seed.stored(NETWORK_POLICIES):
+                    if policy["metadata"]["namespace"] == f"shoot--p--{number}":
+                        self.seed.remove(NETWORK_POLICIES, policy["metadata"]["name"], f"shoot--p--{number}")
+            else:
+                labels = {"gardener.cloud/role": "shoot", "changed": str(self.rng.random())}
+                self.seed.put(NAMESPACES, {"metadata": {"name": f"shoot--p--{number}", "labels": labels}})
+            self._component(number)
+            if self.rng.random() < 0.1:
+                self.seed.put(GARDENS, {"metadata": {"name": "g"}})
+            elif self.seed.read(GARDENS, "g") is not None:
+                self.seed.remove(GARDENS, "g")
+
+    def _component(self, number: int) -> None:
+        status = self.rng.choice(("True", "False"))
+        conditions = [{"type": f"Resources{kind}", "status": status} for kind in ("Applied", "Healthy", "Progressing")]
+        metadata = {"name": f"component-{number % 4}", "namespace": "garden", "generation": 1}
+        body = {"observedGeneration": 1, "conditions": conditions}
+        self.seed.put(MANAGED_RESOURCES, {"metadata": metadata, "spec": {"class": "seed"}, "status": body})
+
+    async def approve(self) -> None:
+        """Approve requests for certificates, and forget old ones, as a garden does."""
+        while True:
+            await asyncio.sleep(5)
+            requests = self.approver.requests
+            for old in requests[:-3]:
+                self.garden.remove(CERTIFICATE_SIGNING_REQUESTS, old["metadata"]["name"])
+            if requests and not requests[-1].get("status"):
+                request = base64.b64decode(requests[-1]["spec"]["request"])
+                signed = self.approver.sign(request, start=self.clock.now(), lifetime=LIFE)
+                self.approver.decide("Approved", certificate=signed)
+
+    async def forget(self) -> None:
+        """Keep the fakes themselves from growing."""
+        while True:
+            await asyncio.sleep(600)
+            for api in (self.seed, self.garden):
+                api.forget()
+                api.switches.clear()
+
+    async def measure(self) -> dict[str, int]:
+        """Count what the process holds, at a moment without faults."""
+        for api in (self.seed, self.garden):
+            api.heal()
+        await asyncio.sleep(700)
+        return count(("agents", "gardenlet"))
+
+    def renewed(self) -> datetime:
+        """Return when the Lease was renewed last."""
+        lease = self.garden.read(LEASES, NAME, LEASE_NAMESPACE)
+        assert lease is not None
+        return datetime.fromisoformat(lease["spec"]["renewTime"])
+
+
+async def test_nothing_grows_over_a_day_of_gardenlet() -> None:
+    """Contract core 13.1: 24 hours of random errors: no task, descriptor, timer or key count grows; then all is well."""
+    day, loop = Day(int(os.environ.get("SEED", "1"))), asyncio.get_running_loop()
+    start = loop.time()
+    async with day.running():
+        counted: list[dict[str, int]] = []
+        for hour in (4, 14, 24):
+            async with running(day.weather.run, day.live, day.approve, day.forget):
+                await asyncio.sleep(start + hour * HOUR - loop.time())
+            counted.append(await day.measure())
+        assert day.clock.now() - day.renewed() <= timedelta(seconds=25)
+    print(f"faults: {dict(day.weather.faults)}")
+    assert grown(counted) == {}
+    assert sum(day.weather.faults.values()) > 50
+    assert not day.shutdown.failed
+    rotated = day.metrics.registry.get_sample_value("gardenlet_certificate_rotation_total", {"result": "success"})
+    assert rotated is not None
+    assert rotated >= 3
+    seed = day.garden.read(SEEDS, NAME)
+    assert seed is not None
+    assert {item["type"]: item["status"] for item in seed["status"]["conditions"]}["GardenletReady"] == "True"
