@@ -20,7 +20,7 @@ from agents.runtime.metrics import Metrics
 from agents.runtime.reconcile import Request
 from agents.runtime.source import ChannelSource
 from agents.runtime.tasks import wait_forever
-from gardenlet.apis.networking import CLUSTERS, ENDPOINTS, NAMESPACES, NETWORK_POLICIES
+from gardenlet.apis.networking import CLUSTERS, ENDPOINTS, NAMESPACES
 from gardenlet.apis.resources import MANAGED_RESOURCES
 from gardenlet.apis.seed import SEEDS, Seed
 from gardenlet.bootstrap import authorities, rotation
@@ -31,6 +31,7 @@ from gardenlet.bootstrap.register import register
 from gardenlet.config import GardenletConfiguration, SeedTemplate
 from gardenlet.controllers.networkpolicy import controller as networkpolicy
 from gardenlet.controllers.networkpolicy.networks import SeedNetworks
+from gardenlet.controllers.networkpolicy.policies import LOCAL_POLICIES
 from gardenlet.controllers.networkpolicy.resolver import Resolver, target
 from gardenlet.controllers.seed import care as seed_care
 from gardenlet.controllers.seed import garbage as seed_garbage
@@ -183,7 +184,7 @@ class Controllers:
         settings, cache, process = self._settings.network_policy, self._seed.cluster.cache, self._process
         informers = networkpolicy.Informers(
             namespaces=cache.informer(NAMESPACES),
-            policies=cache.informer(NETWORK_POLICIES),
+            policies=cache.informer(LOCAL_POLICIES),
             endpoints=cache.informer(ENDPOINTS, namespace="default", field_selector="metadata.name=kubernetes"),
             clusters=self._seed.extensions.cache.informer(CLUSTERS, optional=True),
         )

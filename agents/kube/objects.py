@@ -8,7 +8,7 @@ Mappings inside are read-only and null counts as empty, as in Go. Input never sh
 from base64 import b64decode
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -96,6 +96,9 @@ class KubeObject(Projection):
 class Document(KubeObject):
     """An object that is read whole, because what we do not know of it must survive our writing it."""
 
+    whole: ClassVar[bool] = True
+    """Whether all of it is kept; a local copy that is never written back may keep less, see `kept`."""
+
     _content: Mapping[str, Any] = PrivateAttr(default_factory=empty_mapping)
 
     @property
@@ -103,12 +106,17 @@ class Document(KubeObject):
         """Return the object as the API server sent it; it is never changed, only copied."""
         return self._content
 
+    @classmethod
+    def kept(cls, sent: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return what is kept of an object that was sent."""
+        return sent
+
     @model_validator(mode="wrap")
     @classmethod
     def _keep(cls, value: object, handler: ModelWrapValidatorHandler[Self]) -> Self:
         made = handler(value)
         if isinstance(value, Mapping):
-            made._content = MappingProxyType(dict(value))  # noqa: SLF001 - of our own class
+            made._content = MappingProxyType(dict(cls.kept(value)))  # noqa: SLF001 - of our own class
         return made
 
     def __repr__(self) -> str:

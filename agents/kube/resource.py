@@ -56,7 +56,7 @@ class Resource(Generic[T]):
 
 def whole(resource: Resource[Any]) -> Resource[Document]:
     """Return the same kind, read whole, for writes that must not lose what a projection does not know."""
-    if issubclass(resource.model, Document):
+    if issubclass(resource.model, Document) and resource.model.whole:
         return resource
     return replace(resource, model=Document)
 

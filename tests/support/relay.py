@@ -94,7 +94,8 @@ class Relay:
                     break
                 if not connection.silent:
                     writer.write(chunk)
-                    await writer.drain()
+                    with contextlib.suppress(OSError):
+                        await writer.drain()
             if not connection.silent:
                 writer.close()
 
@@ -107,10 +108,9 @@ class Relay:
                     chunk = b""
                 under_way.put_nowait((clock() + self._delay, chunk))
 
-        with contextlib.suppress(OSError):
-            async with asyncio.TaskGroup() as group:
-                group.create_task(take())
-                group.create_task(deliver())
+        async with asyncio.TaskGroup() as group:
+            group.create_task(take())
+            group.create_task(deliver())
 
 
 @asynccontextmanager

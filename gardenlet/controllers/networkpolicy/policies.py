@@ -1,12 +1,15 @@
-"""The six policies: in which namespaces they are, and what they say; pure.
+"""The six policies: in which namespaces they are, what they say, and what is kept of those that exist; pure.
 
 Source: gardener pkg/controller/networkpolicy/reconciler.go (contract core 8).
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from agents.kube.objects import Document
+from agents.kube.resource import Resource
+from gardenlet.apis.networking import NETWORK_POLICIES
 from gardenlet.controllers.networkpolicy.networks import (
     EVERYTHING_V4,
     EVERYTHING_V6,
@@ -155,6 +158,20 @@ POLICIES = (
 """In the order in which they are written: what closes comes last, so that nothing is cut off for a moment (W30)."""
 
 NAMES = frozenset(policy.name for policy in POLICIES)
+
+
+class LocalPolicy(Document):
+    """A NetworkPolicy as the local copies have it. Others keep dozens in each shoot's namespace: of those nothing is kept."""
+
+    whole = False
+
+    @classmethod
+    def kept(cls, sent: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the spec of one that has a name of ours."""
+        return {"spec": sent.get("spec")} if (sent.get("metadata") or {}).get("name") in NAMES else {}
+
+
+LOCAL_POLICIES: Resource[Document] = replace(NETWORK_POLICIES, model=LocalPolicy)
 
 
 def selects(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:

@@ -10,6 +10,8 @@ import pytest
 
 from agents.kube.client import Client
 from agents.kube.errors import ServerError
+from agents.kube.objects import Document as WholeDocument
+from agents.kube.resource import whole
 from agents.kube.transport import Call
 from agents.runtime.cache import Cache
 from agents.runtime.controller import Environment
@@ -18,7 +20,7 @@ from agents.runtime.source import ChannelSource
 from gardenlet.apis.networking import CLUSTERS, ENDPOINTS, NAMESPACES, NETWORK_POLICIES
 from gardenlet.controllers.networkpolicy.controller import Informers, all_namespaces, new_controller
 from gardenlet.controllers.networkpolicy.networks import Endpoint, SeedNetworks, parse, peers
-from gardenlet.controllers.networkpolicy.policies import NAMES, POLICIES, Situation, selects
+from gardenlet.controllers.networkpolicy.policies import LOCAL_POLICIES, NAMES, POLICIES, Situation, selects
 from gardenlet.controllers.networkpolicy.resolver import Resolver, target
 from tests.support.clock import FakeClock
 from tests.support.fake_api import Document, FakeApi
@@ -225,7 +227,7 @@ class Guarded:
     async def going(self) -> AsyncIterator[None]:
         """Run the controller."""
         cache = Cache(client=self.client, clock=FakeClock(), rng=Random(2))
-        informers = Informers(*(cache.informer(kind) for kind in (NAMESPACES, NETWORK_POLICIES, ENDPOINTS, CLUSTERS)))
+        informers = Informers(*(cache.informer(kind) for kind in (NAMESPACES, LOCAL_POLICIES, ENDPOINTS, CLUSTERS)))
         changed = ChannelSource()
 
         def tell() -> None:
@@ -397,3 +399,29 @@ async def test_namespaces_that_end_or_are_gone(guarded: Guarded) -> None:
         calls = len(guarded.api.calls)
         await asyncio.sleep(100)
         assert sum(call.method != "GET" for call in guarded.api.calls[calls:]) == 0
+
+
+def test_what_is_kept_of_clusters_and_policies() -> None:
+    """Contract core 8, W33: of a Cluster only the shoot's networking, whatever else is in it, or is not; of others' policies nothing."""
+    networking = {"pods": "10.1.0.0/16"}
+    sent = {
+        "metadata": {"name": "c"},
+        "spec": {"cloudProfile": {"a": 1}, "shoot": {"spec": {"networking": networking}}},
+    }
+    kept = CLUSTERS.model.model_validate(sent)
+    assert kept.content == {
+        "spec": {"shoot": {"spec": {"networking": networking}, "status": {"networking": {}}}},
+    }
+    nothing: tuple[dict[str, Any], ...] = (
+        {},
+        {"spec": None},
+        {"spec": {"shoot": None}},
+        {"spec": {"shoot": {"spec": {"networking": "text"}}}},
+    )
+    for empty in nothing:
+        found = CLUSTERS.model.model_validate({"metadata": {"name": "c"}, **empty})
+        assert found.content["spec"]["shoot"]["spec"] == {"networking": {}}
+    ours = LOCAL_POLICIES.model.model_validate({"metadata": {"name": "deny-all"}, "spec": {"podSelector": {}}})
+    assert ours.content == {"spec": {"podSelector": {}}}
+    assert LOCAL_POLICIES.model.model_validate({"metadata": {"name": "foreign"}, "spec": {"a": 1}}).content == {}
+    assert whole(CLUSTERS).model is whole(LOCAL_POLICIES).model is WholeDocument
