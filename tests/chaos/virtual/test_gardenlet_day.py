@@ -5,6 +5,7 @@ Every controller and the heartbeat run as `app.py` wires them; only connections,
 
 import asyncio
 import base64
+import logging
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,12 +13,16 @@ from datetime import datetime, timedelta
 from random import Random
 from typing import Any
 
+import pytest
+import structlog
+
 from agents.core.shutdown import Shutdown
 from agents.kube import kubeconfig
 from agents.kube.client import Client
 from agents.kube.events import EventRecorder
 from agents.kube.kubeconfig import ClusterAccess, Credentials
 from agents.kube.models import CERTIFICATE_SIGNING_REQUESTS, LEASES, SECRETS
+from agents.kube.server_clock import ServerClock
 from agents.runtime.cache import Cache
 from agents.runtime.cluster import Cluster
 from agents.runtime.controller import Environment
@@ -73,6 +78,10 @@ class Day:
         self.seed, self.garden = FakeApi(), FakeApi()
         self.weather = Weather([self.seed, self.garden], PATHS, self.rng)
         self.authority, self.approver = pki.Authority.create("ca"), Approver(self.garden)
+        # What both API servers and their signers take for the time; only the gardenlet's own clock jumps.
+        self.true = FakeClock()
+        self.garden_clock = ServerClock(clock=self.clock, name="garden")
+        self.garden.tell_time(self.garden_clock.note, self.true)
         self.shutdown, self.metrics, self.sync = Shutdown(), Metrics(), InformerSync(clock=self.clock)
         self.config = GardenletConfiguration.model_validate(CONFIGURATION)
         self._fill()
@@ -88,7 +97,7 @@ class Day:
         key = pki.new_key()
         request = pki.client_request(key, "gardener.cloud:system:seed:one", ["gardener.cloud:system:seeds"])
         credentials = Credentials(
-            client_certificate=self.approver.sign(request, start=self.clock.now(), lifetime=LIFE),
+            client_certificate=self.approver.sign(request, start=self.true.now(), lifetime=LIFE),
             client_key=pki.private_key_pem(key),
         )
         access = ClusterAccess(server="https://garden", ca_data=self.authority.certificate_pem, credentials=credentials)
@@ -127,7 +136,7 @@ class Day:
             seed_name=NAME,
             seed=seed.client,
             new_client=lambda _access: garden.client,
-            clock=self.clock,
+            clock=self.garden_clock,
             rng=Random(5),
         )
         controllers = Controllers(
@@ -140,7 +149,7 @@ class Day:
                 metrics=self.metrics,
                 shutdown=self.shutdown,
                 clock=self.clock,
-                garden_clock=self.clock,
+                garden_clock=self.garden_clock,
                 rng=Random(6),
             ),
             SeedSide(
@@ -210,7 +219,7 @@ class Day:
                 self.garden.remove(CERTIFICATE_SIGNING_REQUESTS, old["metadata"]["name"])
             if requests and not requests[-1].get("status"):
                 request = base64.b64decode(requests[-1]["spec"]["request"])
-                signed = self.approver.sign(request, start=self.clock.now(), lifetime=LIFE)
+                signed = self.approver.sign(request, start=self.true.now(), lifetime=LIFE)
                 self.approver.decide("Approved", certificate=signed)
 
     async def forget(self) -> None:
@@ -227,6 +236,11 @@ class Day:
             api.heal()
         await asyncio.sleep(700)
         return count(("agents", "gardenlet"))
+
+    def rotations(self) -> float:
+        """Return how often the certificate was renewed."""
+        name, labels = "gardenlet_certificate_rotation_total", {"result": "success"}
+        return self.metrics.registry.get_sample_value(name, labels) or 0.0
 
     def renewed(self) -> datetime:
         """Return when the Lease was renewed last."""
@@ -245,14 +259,37 @@ async def test_nothing_grows_over_a_day_of_gardenlet() -> None:
             async with running(day.weather.run, day.live, day.approve, day.forget):
                 await asyncio.sleep(start + hour * HOUR - loop.time())
             counted.append(await day.measure())
-        assert day.clock.now() - day.renewed() <= timedelta(seconds=25)
+        assert day.true.now() - day.renewed() <= timedelta(seconds=25)
     print(f"faults: {dict(day.weather.faults)}")
     assert grown(counted) == {}
     assert sum(day.weather.faults.values()) > 50
     assert not day.shutdown.failed
-    rotated = day.metrics.registry.get_sample_value("gardenlet_certificate_rotation_total", {"result": "success"})
-    assert rotated is not None
-    assert rotated >= 3
+    assert day.rotations() >= 3
     seed = day.garden.read(SEEDS, NAME)
     assert seed is not None
     assert {item["type"]: item["status"] for item in seed["status"]["conditions"]}["GardenletReady"] == "True"
+
+
+@pytest.mark.parametrize("jump", [-HOUR, HOUR])
+async def test_a_clock_that_jumps_by_an_hour(jump: float, capsys: pytest.CaptureFixture[str]) -> None:
+    """Contract core 13.1: renewTime follows the garden's time, no certificate is renewed by a wrong clock, no beat comes early or late."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.INFO))
+    day, seen = Day(1), list[datetime]()
+    async with day.running(), running(day.approve):
+        await asyncio.sleep(600)
+        day.clock.jump(jump)
+        for _ in range(60):
+            await asyncio.sleep(60)
+            assert abs(day.true.now() - day.renewed()) <= timedelta(seconds=25)
+            seen.append(day.renewed())
+        beats = day.metrics.registry.get_sample_value("gardenlet_heartbeat_total", {"result": "success"})
+        assert beats is not None
+        assert 4200 / 22 - 2 <= beats <= 4200 / 20 + 2
+        assert day.rotations() == 0
+        # 70 to 90 % of six hours, and no sooner and no later than that.
+        await asyncio.sleep(LIFE.total_seconds() * 0.7 - 4200 - 60)
+        assert day.rotations() == 0
+        await asyncio.sleep(LIFE.total_seconds() * 0.2 + 300)
+        assert day.rotations() == 1
+    assert len(set(seen)) == len(seen)
+    assert capsys.readouterr().out.count("differs") == 1
