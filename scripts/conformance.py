@@ -127,7 +127,7 @@ def gardenlet() -> str:
         f"| {contract} {section} | {requirement} | {test} |\n" for contract, section, requirement, test in rows
     )
     return (
-        "\n## gardenlet (being built)\n\nTwo contracts: core (the process) and controllers. A section that is open has no test yet, "
+        "\n## gardenlet\n\nTwo contracts: core (the process) and controllers. A section that is open has no test yet, "
         "and one that has tests need not be complete.\n\n"
         f"| Section | | Claims shown |\n| --- | --- | --- |\n{overview}\n"
         f"| Section | Requirement | Test |\n| --- | --- | --- |\n{table}"
