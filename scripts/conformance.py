@@ -55,6 +55,15 @@ GARDENLET = {
     },
 }
 """Sections of gardenlet's contracts that are in scope now."""
+GARDENLET_WEAKNESSES = range(1, 45)
+"""Section 13 of contract core."""
+GARDENLET_LATER = {
+    23: "comes with the flow of a seed's components",
+    37: "of the Helm chart",
+    39: "comes with the self-upgrade controller",
+    41: "comes with self-hosted-shoot mode",
+    42: "of the Helm chart",
+}
 WEAKNESSES = range(1, 47)
 """Section 9 of the contract."""
 NAMED = re.compile(r"test_w(\d+)_")
@@ -130,8 +139,23 @@ def gardenlet() -> str:
         "\n## gardenlet\n\nTwo contracts: core (the process) and controllers. A section that is open has no test yet, "
         "and one that has tests need not be complete.\n\n"
         f"| Section | | Claims shown |\n| --- | --- | --- |\n{overview}\n"
-        f"| Section | Requirement | Test |\n| --- | --- | --- |\n{table}"
+        f"{_gardenlet_weaknesses(rows)}\n| Section | Requirement | Test |\n| --- | --- | --- |\n{table}"
     )
+
+
+def _gardenlet_weaknesses(rows: Iterable[tuple[str, str, str, str]]) -> str:
+    """Return the table of gardenlet's weaknesses and their tests.
+
+    Raises:
+        SystemExit: one that is in scope has none.
+    """
+    tests: dict[int, list[str]] = {number: [] for number in GARDENLET_WEAKNESSES}
+    for contract, section, _, test in rows:
+        if contract == "core" and (match := re.fullmatch(r"13 W(\d+)", section)):
+            tests[int(match[1])].append(test)
+    _refuse_empty("gardenlet's weakness W", {n: found for n, found in tests.items() if n not in GARDENLET_LATER})
+    table = "".join(f"| W{n} | {'<br>'.join(found)}{_note(GARDENLET_LATER.get(n))} |\n" for n, found in tests.items())
+    return f"### Weaknesses of the Go gardenlet\n\n| | Tests |\n| --- | --- |\n{table}"
 
 
 def _sorted(rows: Iterable[tuple[str, str, str, str]]) -> list[tuple[str, str, str, str]]:

@@ -214,7 +214,10 @@ async def test_wait_ends_after_15_minutes(
 async def test_w28_failing_reads_are_tried_again(
     requester: CertificateRequester, approver: Approver, api: FakeApi, error: ApiError
 ) -> None:
-    """Contract 9 W28, core 13 W4: transport errors, 429, 5xx and 403 while waiting must be retried, with the same request and key."""
+    """Contract 9 W28: transport errors, 429, 5xx and 403 while waiting must be retried, with the same request and key.
+
+    Contract core 13 W4: the same for gardenlet's request.
+    """
 
     def heal() -> None:
         api.heal()
