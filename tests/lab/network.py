@@ -21,6 +21,9 @@ REGISTRY_NAME = "registry.lab.internal"
 _HOST_NETWORKS = ipaddress.ip_network("10.250.0.0/16")
 _FIRST_MACHINE = 11
 _PREFIX_LENGTH = 24
+_BRIDGE_MAC = "02:00:0a:c8:00:01"
+"""Without one of its own a bridge takes the lowest of its ports', so that it changed when a machine came or went: all others lost the
+API server then until their neighbour tables were tried again, most of a minute later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,7 @@ class LabNetwork:
             [
                 ["ip", "netns", "add", self.netns],
                 [*inside, "link", "set", "lo", "up"],
-                [*inside, "link", "add", "br0", "type", "bridge"],
+                [*inside, "link", "add", "br0", "address", _BRIDGE_MAC, "type", "bridge"],
                 [*inside, "address", "add", f"{SERVER_ADDRESS}/{_PREFIX_LENGTH}", "dev", "br0"],
                 [*inside, "link", "set", "br0", "up"],
                 [*in_netns(self.netns), "sysctl", "-q", "-w", "net.ipv4.ip_forward=1"],

@@ -14,7 +14,7 @@ from tests.lab.binaries import find_binaries
 from tests.lab.cluster import Lab
 from tests.lab.commands import run
 from tests.lab.machine import Machine
-from tests.lab.network import SERVER_ADDRESS
+from tests.lab.network import SERVER_ADDRESS, short_name
 from tests.lab.pause import PAUSE_IMAGE
 
 pytestmark = pytest.mark.machine
@@ -96,6 +96,22 @@ def test_an_old_network_that_lives_on_is_in_nobodys_way(machine: Machine) -> Non
         machine.run(["busybox", "nc", "-w", "3", SERVER_ADDRESS, "6443"], input="")
     finally:
         os.close(held)
+
+
+def test_machines_that_come_and_go_cut_nobody_off(lab: Lab, machine: Machine) -> None:
+    """The API server's hardware address stays when a machine is added and removed, whichever port has the lowest one."""
+    shown = ["cat", "/proc/net/arp"]
+
+    def reach() -> str:
+        machine.run(["busybox", "nc", "-w", "3", SERVER_ADDRESS, "6443"], input="")
+        return next(line for line in machine.run(shown).stdout.splitlines() if line.startswith(f"{SERVER_ADDRESS} "))
+
+    before = reach()
+    ports = ("ip", "-n", lab.network.netns, "link", "set")
+    with lab.removed_after(lab.add_machine("comes")):
+        run(*ports, short_name(lab.ledger.name, "comes"), "address", "02:00:00:00:00:01")
+        assert reach() == before
+    assert reach() == before
 
 
 def test_static_pod_runs(machine: Machine) -> None:
