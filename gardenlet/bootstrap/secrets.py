@@ -20,7 +20,7 @@ from agents.kube import kubeconfig
 from agents.kube.client import Client
 from agents.kube.errors import NotFound
 from agents.kube.kubeconfig import ClusterAccess, InvalidKubeconfig
-from agents.kube.models import SECRETS
+from agents.kube.models import SECRETS, Secret
 from agents.kube.write import Target, deploy
 from agents.pki.certificate import InvalidCertificate, check_key_pair
 from agents.pki.pending import PendingRequest
@@ -88,12 +88,9 @@ class KubeconfigSecret:
         Raises:
             ApiError: the seed does not answer, or refuses.
         """
-        try:
-            secret = await self._client.get(SECRETS, self._target.name, namespace=self._target.namespace)
-        except NotFound:
-            return None
-        content = secret.data.get(KEY, b"")
-        if not content:
+        secret = await _get(self._client, self._target)
+        content = b"" if secret is None else secret.data.get(KEY, b"")
+        if secret is None or not content:
             return None
         annotations = secret.metadata.annotations
         journal = _journal(annotations.get(JOURNAL, ""))
@@ -156,9 +153,8 @@ class PendingSecret:
         Raises:
             ApiError: the seed does not answer, or refuses.
         """
-        try:
-            secret = await self._client.get(SECRETS, self._target.name, namespace=self._target.namespace)
-        except NotFound:
+        secret = await _get(self._client, self._target)
+        if secret is None:
             return None
         data = secret.data
         if not all(data.get(key) for key in ("name", "key", "request")):
@@ -217,6 +213,14 @@ def usable(content: bytes) -> ClusterAccess:
     elif not credentials.token and not credentials.username:
         raise InvalidKubeconfig("kubeconfig has no credentials")
     return access
+
+
+async def _get(client: Client, target: Target) -> Secret | None:
+    """Return a Secret, None if there is none."""
+    try:
+        return await client.get(SECRETS, target.name, namespace=target.namespace)
+    except NotFound:
+        return None
 
 
 def _journal(text: str) -> Journal | None:

@@ -5,12 +5,12 @@ Source: gardener cmd/gardenlet/app/app.go, pkg/gardenlet/bootstrappers/verify_ve
 
 from agents.core.errors import RetriableError
 from agents.core.logging import get_logger
-from agents.core.versions import InvalidVersion, Version
 from agents.kube.client import Client
 from agents.kube.errors import Forbidden, NotFound
 from agents.kube.objects import Document
 from agents.kube.resource import Resource
 from gardenlet.apis.shoot import SHOOTS
+from gardenlet.bootstrap.version_skew import misfit
 from gardenlet.handover import is_self_hosted_shoot
 
 log = get_logger(__name__)
@@ -47,19 +47,8 @@ async def check_self_hosted(seed: Client, garden: Client, seed_name: str, own: s
         raise NotThatShoot(
             "seed is a self-hosted shoot without a ManagedSeed", managedSeed=f"{GARDEN}/{seed_name}"
         ) from error
-    _compare(own, shoot.status.gardener.version)
-    log.info("This seed is a self-hosted shoot", shoot=f"{GARDEN}/{seed_name}", version=shoot.status.gardener.version)
+    version = shoot.status.gardener.version
+    if (problem := misfit(own, version, most_minors=MOST_MINORS)) is not None:
+        raise NotThatShoot(problem, gardenlet=own, shootsOwn=version)
+    log.info("This seed is a self-hosted shoot", shoot=f"{GARDEN}/{seed_name}", version=version)
     return True
-
-
-def _compare(own: str, theirs: str) -> None:
-    try:
-        ours, shoots = Version.parse(own).complete, Version.parse(theirs).complete
-    except InvalidVersion as error:
-        raise NotThatShoot("a version is not readable", gardenlet=own, shoot=theirs) from error
-    if ours > shoots:
-        raise NotThatShoot("gardenlet must not be newer than the shoot's own", gardenlet=own, shoot=theirs)
-    if (ours[0], ours[1] + MOST_MINORS) < shoots[:2]:
-        raise NotThatShoot(
-            "gardenlet is too old for the shoot's own: at most three minor releases", gardenlet=own, shoot=theirs
-        )

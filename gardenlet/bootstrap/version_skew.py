@@ -40,23 +40,20 @@ async def check_version_skew(garden: Client, own: str) -> str:
     version = document.get("version") if isinstance(document, dict) else None
     if not isinstance(version, str):
         raise VersionSkew("garden does not say its version", configMap=where, key=KEY)
-    _compare(own, version)
+    if (problem := misfit(own, version, most_minors=MOST_MINORS)) is not None:
+        raise VersionSkew(problem, gardenlet=own, garden=version)
     log.info("Version fits the garden's", gardenlet=own, garden=version)
     return version
 
 
-def _compare(own: str, garden: str) -> None:
+def misfit(own: str, other: str, *, most_minors: int) -> str | None:
+    """Return why a gardenlet does not fit what it works with: it may be older by some minor releases, and never newer; None if it fits."""
     try:
-        ours, theirs = Version.parse(own).complete, Version.parse(garden).complete
-    except InvalidVersion as error:
-        raise VersionSkew("a version is not readable", gardenlet=own, garden=garden) from error
+        ours, theirs = Version.parse(own).complete, Version.parse(other).complete
+    except InvalidVersion:
+        return "a version is not readable"
     if ours > theirs:
-        raise VersionSkew(
-            "gardenlet must not be newer than the garden; update the garden first", gardenlet=own, garden=garden
-        )
-    if (ours[0], ours[1] + MOST_MINORS) < theirs[:2]:
-        raise VersionSkew(
-            "gardenlet is too old for the garden: at most two minor releases; update gardenlet",
-            gardenlet=own,
-            garden=garden,
-        )
+        return "gardenlet must not be newer; update the other one first"
+    if (ours[0], ours[1] + most_minors) < theirs[:2]:
+        return f"gardenlet is too old, by more than {most_minors} minor releases; update it"
+    return None

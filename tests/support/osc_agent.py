@@ -195,6 +195,12 @@ class OscAgent:
             watched=self.paths.watched_units,
             in_use=self.in_use,
         )
+        self._start_disk()
+        self._start_updates()
+        self._start_reconciler()
+
+    def _start_disk(self) -> None:
+        """Make what writes to the disk, and what watches it."""
         self.originals = Originals(folder=self.paths.originals, root=self.root)
         self.containerd_files = ContainerdFiles(containerd=self.containerd, originals=self.originals, root=self.root)
         self.extracted = ExtractedFiles(record=self.paths.extracted, root=self.root)
@@ -221,6 +227,9 @@ class OscAgent:
             check=self.lock.check,
             root=self.root,
         )
+
+    def _start_updates(self) -> None:
+        """Make what updates in place."""
         self.update_failures: list[str] = []
         credentials = KubeletCredentials(paths=self.paths, server="https://api", ca_file="/ca.crt")
         self.in_place = InPlaceUpdate(
@@ -238,6 +247,9 @@ class OscAgent:
                 failed=self.update_failures.append,
             ),
         )
+
+    def _start_reconciler(self) -> None:
+        """Make the reconciler of all that."""
         self.status = StatusBoard(path=self.paths.status, clock=self.clock, version="v1.150.0")
         self.reconciler = OperatingSystemConfigReconciler(
             Dependencies(

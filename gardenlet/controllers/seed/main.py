@@ -137,13 +137,10 @@ class SeedReconciler:
         """Return what the seed calls itself, else the id of its kube-system."""
         namespace, name = IDENTITY
         try:
-            found = await self._with.seed.get(CONFIG_MAPS, name, namespace=namespace)
+            said = (await self._with.seed.get(CONFIG_MAPS, name, namespace=namespace)).data.get(name)
         except NotFound:
-            pass
-        else:
-            if said := found.data.get(name):
-                return said
-        return (await self._with.seed.get(NAMESPACES, namespace)).metadata.uid
+            said = None
+        return said or (await self._with.seed.get(NAMESPACES, namespace)).metadata.uid
 
 
 def _offered(resources: Resources) -> tuple[dict[str, str] | None, dict[str, str] | None]:

@@ -28,18 +28,6 @@ class Controllers:
 
 
 @pytest.fixture
-def api() -> FakeApi:
-    """The seed, empty."""
-    return FakeApi()
-
-
-@pytest.fixture
-def client(api: FakeApi) -> Client:
-    """A client of the seed."""
-    return Client(transport=api, rng=Random(1))
-
-
-@pytest.fixture
 def controllers() -> Controllers:
     """Nothing was started yet."""
     return Controllers()

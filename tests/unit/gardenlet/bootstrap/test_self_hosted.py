@@ -45,8 +45,8 @@ async def test_versions_that_fit(version: str) -> None:
     [
         (None, True, "that the garden lacks"),
         (OWN, False, "without a ManagedSeed"),
-        ("v1.149.9", True, "newer than the shoot's own"),
-        ("v1.154.0", True, "too old for the shoot's own"),
+        ("v1.149.9", True, "must not be newer"),
+        ("v1.154.0", True, "more than 3 minor"),
         ("", True, "not readable"),
     ],
 )

@@ -1,4 +1,4 @@
-"""An API server in memory with a client."""
+"""A client on an API server in memory, for what needs only one."""
 
 from random import Random
 
