@@ -8,11 +8,13 @@ and whoever calls `Machine.boot` starts from what a disk would hold.
 written to the disk before, so that a forgotten fsync goes unnoticed.
 """
 
+import errno
 import fcntl
 import os
 import struct
 from pathlib import Path
 
+from tests.lab.api import wait_for
 from tests.lab.commands import run
 from tests.lab.errors import LabError
 from tests.lab.machine import Machine
@@ -42,7 +44,20 @@ def cut_power(machine: Machine) -> None:
         os.close(descriptor)
     machine.kill_power()
     run("umount", str(machine.base))
+    # A machine that starts at this moment has a copy of our mounts until it has left them; mounted again now, the disk would be the dead one.
+    wait_for(lambda: _is_free(source), timeout=10, what=f"{source} not to be mounted anywhere", interval=0.01)
     run("mount", "-t", "ext4", "-o", _CAREFUL, source, str(machine.base))
+
+
+def _is_free(device: str) -> bool:
+    """Whether no file system on a device is mounted, in any namespace."""
+    try:
+        os.close(os.open(device, os.O_RDONLY | os.O_EXCL))
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        return False
+    return True
 
 
 def _source(point: Path) -> str:
