@@ -11,6 +11,7 @@ from agents.kube.client import Client
 from agents.kube.events import ObjectReference
 from agents.kube.kubeconfig import ClusterAccess
 from agents.kube.models import LEASES, SECRETS, Secret
+from agents.kube.objects import Document
 from agents.pki.csr import CertificateRequester
 from agents.runtime.cache import Informer
 from agents.runtime.cluster import Cluster
@@ -20,6 +21,7 @@ from agents.runtime.metrics import Metrics
 from agents.runtime.reconcile import Request
 from agents.runtime.source import ChannelSource
 from agents.runtime.tasks import wait_forever
+from gardenlet import features
 from gardenlet.apis.networking import CLUSTERS, ENDPOINTS, NAMESPACES
 from gardenlet.apis.resources import MANAGED_RESOURCES
 from gardenlet.apis.seed import SEEDS, Seed
@@ -28,6 +30,7 @@ from gardenlet.bootstrap.cleanup import clean_up
 from gardenlet.bootstrap.clients import GardenClients
 from gardenlet.bootstrap.garden_kubeconfig import GROUP, REQUEST_PREFIX, USER_PREFIX, GardenKubeconfig, Origin
 from gardenlet.bootstrap.register import register
+from gardenlet.care import prometheus
 from gardenlet.config import GardenletConfiguration, SeedTemplate
 from gardenlet.controllers.networkpolicy import controller as networkpolicy
 from gardenlet.controllers.networkpolicy.networks import SeedNetworks
@@ -167,6 +170,7 @@ class Controllers:
             ],
             settings=settings.seed_care,
             clock=process.garden_clock,
+            monitoring=self._monitoring(),
         )
         process.manager.add_controller(seed_care.new_controller(care))
         asked = seed_operations.Parts(
@@ -178,6 +182,13 @@ class Controllers:
         process.manager.add_controller(seed_operations.new_controller(asked, garden.seeds))
         pods = seed_garbage.Parts(seed=self._seed.cluster.client, clock=process.clock)
         process.manager.add_controller(seed_garbage.new_controller(pods))
+
+    def _monitoring(self) -> Informer[Document] | None:
+        if not features.effective(self._process.config.feature_gates)["PrometheusHealthChecks"]:
+            return None
+        return self._seed.extensions.cache.informer(
+            prometheus.PROMETHEUSES, namespace="garden", label_selector=prometheus.SELECTOR, optional=True
+        )
 
     def add_network_policies(self) -> Sequence[End]:
         """Keep the network policies; returns what ends that."""

@@ -7,11 +7,13 @@ well, and the condition says that.
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 from agents.core.clock import Clock
 from agents.core.logging import get_logger
 from agents.kube.client import Client
 from agents.kube.errors import NotFound
+from agents.kube.objects import Document
 from agents.kube.write import Target
 from agents.runtime.cache import Informer
 from agents.runtime.controller import Controller
@@ -20,8 +22,8 @@ from agents.runtime.source import KindSource
 from gardenlet.apis.core import Condition, ConditionStatus
 from gardenlet.apis.resources import ManagedResource
 from gardenlet.apis.seed import SEEDS, Seed
-from gardenlet.care import conditions
-from gardenlet.care.managed_resources import failures
+from gardenlet.care import conditions, prometheus
+from gardenlet.care.managed_resources import Failure, failures
 from gardenlet.config_controllers import SeedCare
 
 log = get_logger(__name__)
@@ -35,6 +37,8 @@ NOT_MANAGED = "SystemComponentsNotManaged"
 NOT_MANAGED_MESSAGE = "No ManagedResource of a system component exists: nobody manages this seed's components."
 MANAGED = (HEALTHY, EMERGENCY)
 NAMESPACES = ("garden", "istio-system")
+LONGEST_CHECK = timedelta(minutes=3)
+"""Half of it, or of the period if that is shorter, is for the checks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,7 @@ class Parts:
         garden: where its status is.
         seeds: has our own Seed.
         resources: ManagedResources of the namespaces that count.
+        monitoring: Prometheus objects whose servers are asked; None without the gate.
     """
 
     name: str
@@ -54,6 +59,7 @@ class Parts:
     resources: Sequence[Informer[ManagedResource]]
     settings: SeedCare
     clock: Clock
+    monitoring: Informer[Document] | None = None
 
 
 class SeedCareReconciler:
@@ -68,13 +74,25 @@ class SeedCareReconciler:
         seed = self._with.seeds.get(request)
         if seed is None:
             return Result()
-        async with asyncio.timeout(self._with.settings.sync_period.total_seconds()):
-            await self._write(emergency=seed.metadata.annotations.get(EMERGENCY_ANNOTATION) == "true")
+        period = self._with.settings.sync_period
+        async with asyncio.timeout(period.total_seconds()):
+            monitored = await self._ask_monitoring(min(period, LONGEST_CHECK) / 2)
+            await self._write(monitored, emergency=seed.metadata.annotations.get(EMERGENCY_ANNOTATION) == "true")
         return Result(requeue_after=self._with.settings.sync_period)
 
-    async def _write(self, *, emergency: bool) -> None:
+    async def _ask_monitoring(self, deadline: timedelta) -> list[Failure]:
+        """Ask the seed's Prometheus servers; what takes too long is said like what does not answer."""
+        if self._with.monitoring is None:
+            return []
+        try:
+            async with asyncio.timeout(deadline.total_seconds()):
+                return await prometheus.failures(self._with.monitoring.list())
+        except TimeoutError:
+            return [Failure(prometheus.ERROR, f"Prometheus servers did not answer within {deadline}")]
+
+    async def _write(self, monitored: Sequence[Failure], *, emergency: bool) -> None:
         def change(found: tuple[Condition, ...]) -> tuple[Condition, ...]:
-            return conditions.build(found, self._judge(found, emergency=emergency), managed=MANAGED)
+            return conditions.build(found, self._judge(found, monitored, emergency=emergency), managed=MANAGED)
 
         # The cached status may be old; what is written is made from a fresh read, and only if it differs.
         cached = self._with.seeds.get(Request("", self._with.name))
@@ -87,13 +105,15 @@ class SeedCareReconciler:
         except NotFound:
             log.info("Seed is gone", seed=self._with.name)
 
-    def _judge(self, found: tuple[Condition, ...], *, emergency: bool) -> Iterator[Condition]:
+    def _judge(
+        self, found: tuple[Condition, ...], monitored: Sequence[Failure], *, emergency: bool
+    ) -> Iterator[Condition]:
         now = self._with.clock.now()
         old = conditions.find_or_init(found, HEALTHY, now=now)
         items = [item for informer in self._with.resources for item in informer.list() if item.spec.resource_class]
         if not items:
             yield conditions.updated(old, ConditionStatus.FALSE, NOT_MANAGED, NOT_MANAGED_MESSAGE, now=now)
-        elif problems := failures(items):
+        elif problems := [*failures(items), *monitored]:
             message = "; ".join(problem.message for problem in problems)
             yield conditions.failed(old, problems[0].reason, message, thresholds=self._thresholds, now=now)
         else:
