@@ -235,6 +235,8 @@ class Day:
         for api in (self.seed, self.garden):
             api.heal()
         await asyncio.sleep(700)
+        for api in (self.seed, self.garden):
+            api.forget()
         return count(("agents", "gardenlet"))
 
     def rotations(self) -> float:
