@@ -50,6 +50,7 @@ from tests.unit.agents.pki.conftest import Approver
 HOUR = 3600.0
 NAME = "one"
 LIFE = timedelta(hours=6)
+SHOOTS = 12
 PATHS = (
     "",
     "/apis/core.gardener.cloud",
@@ -188,25 +189,28 @@ class Day:
         """Have namespaces and components come, change and go, the seed become a garden for a while, and forget the past."""
         while True:
             await asyncio.sleep(self.rng.uniform(300, 1500))
-            number = self.rng.randrange(12)
+            number = self.rng.randrange(SHOOTS)
             if self.rng.random() < 0.3 and self.seed.read(NAMESPACES, f"shoot--p--{number}") is not None:
                 self.seed.remove(NAMESPACES, f"shoot--p--{number}")
                 for policy in self.seed.stored(NETWORK_POLICIES):
                     if policy["metadata"]["namespace"] == f"shoot--p--{number}":
                         self.seed.remove(NETWORK_POLICIES, policy["metadata"]["name"], f"shoot--p--{number}")
             else:
-                labels = {"gardener.cloud/role": "shoot", "changed": str(self.rng.random())}
-                self.seed.put(NAMESPACES, {"metadata": {"name": f"shoot--p--{number}", "labels": labels}})
-            self._component(number)
+                self._namespace(number)
+            self._component(number % 4)
             if self.rng.random() < 0.1:
                 self.seed.put(GARDENS, {"metadata": {"name": "g"}})
             elif self.seed.read(GARDENS, "g") is not None:
                 self.seed.remove(GARDENS, "g")
 
+    def _namespace(self, number: int) -> None:
+        labels = {"gardener.cloud/role": "shoot", "changed": str(self.rng.random())}
+        self.seed.put(NAMESPACES, {"metadata": {"name": f"shoot--p--{number}", "labels": labels}})
+
     def _component(self, number: int) -> None:
         status = self.rng.choice(("True", "False"))
         conditions = [{"type": f"Resources{kind}", "status": status} for kind in ("Applied", "Healthy", "Progressing")]
-        metadata = {"name": f"component-{number % 4}", "namespace": "garden", "generation": 1}
+        metadata = {"name": f"component-{number}", "namespace": "garden", "generation": 1}
         body = {"observedGeneration": 1, "conditions": conditions}
         self.seed.put(MANAGED_RESOURCES, {"metadata": metadata, "spec": {"class": "seed"}, "status": body})
 
@@ -231,9 +235,15 @@ class Day:
                 api.switches.clear()
 
     async def measure(self) -> dict[str, int]:
-        """Count what the process holds, at a moment without faults."""
+        """Count what the process holds, at a moment without faults and always with the same things in the world."""
         for api in (self.seed, self.garden):
             api.heal()
+        if self.seed.read(GARDENS, "g") is not None:
+            self.seed.remove(GARDENS, "g")
+        for number in range(SHOOTS):
+            self._namespace(number)
+        for number in range(4):
+            self._component(number)
         await asyncio.sleep(700)
         for api in (self.seed, self.garden):
             api.forget()
