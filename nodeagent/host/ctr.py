@@ -113,8 +113,12 @@ class Ctr:
         return found
 
     async def remove_lease(self, id_: str) -> None:
-        """Remove a lease; containerd collects by itself what only it kept."""
-        await self._call("leases", "delete", "--", id_)
+        """Remove a lease, and what only it kept.
+
+        At once: containerd does not sync what it unpacks, so after a power cut a snapshot that an interrupted pull left may have
+        empty files, and the next pull would use it as it is.
+        """
+        await self._call("leases", "delete", "--sync", "--", id_)
 
     async def _call(self, *arguments: str, deadline: timedelta = _SHORT) -> str:
         to = (
