@@ -115,23 +115,11 @@ class Day:
             vital=False,
         )
 
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Run what a leader runs after its start."""
-        seed, extensions, garden = (
-            self._cluster(name, api)
-            for name, api in (("seed", self.seed), ("extensions", self.seed), ("garden", self.garden))
-        )
+    def _wire(self, manager: Manager, seed: Cluster, extensions: Cluster, garden: Cluster) -> Controllers:
         connection, template = self.config.garden_client_connection, self.config.seed_config
         assert connection.kubeconfig_secret is not None
         assert template is not None
         beats = Client(transport=self.garden, rng=Random(3))
-        manager = Manager(
-            environment=Environment(clock=self.clock, rng=Random(4), metrics=self.metrics),
-            shutdown=self.shutdown,
-            informer_sync=self.sync,
-            clusters=[seed, extensions, garden],
-        )
         kubeconfigs = GardenKubeconfig(
             connection=connection,
             seed_name=NAME,
@@ -140,7 +128,7 @@ class Day:
             clock=self.garden_clock,
             rng=Random(5),
         )
-        controllers = Controllers(
+        return Controllers(
             Process(
                 config=self.config,
                 template=template,
@@ -169,6 +157,21 @@ class Day:
                 origin=Origin.STORED,
             ),
         )
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Run what a leader runs after its start."""
+        seed, extensions, garden = (
+            self._cluster(name, api)
+            for name, api in (("seed", self.seed), ("extensions", self.seed), ("garden", self.garden))
+        )
+        manager = Manager(
+            environment=Environment(clock=self.clock, rng=Random(4), metrics=self.metrics),
+            shutdown=self.shutdown,
+            informer_sync=self.sync,
+            clusters=[seed, extensions, garden],
+        )
+        controllers = self._wire(manager, seed, extensions, garden)
         controllers.add_heartbeat()
         controllers.add_seed_controllers()
         hand_over = HandOver(
