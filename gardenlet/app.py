@@ -23,6 +23,7 @@ from agents.kube.models import SECRETS
 from agents.kube.ratelimit import RateLimiter
 from agents.kube.server_clock import ServerClock
 from agents.kube.transport import HttpTransport, ignore_date
+from agents.kube.warnings import Warnings
 from agents.runtime.cache import Cache
 from agents.runtime.cluster import Cluster
 from agents.runtime.controller import Environment
@@ -33,8 +34,9 @@ from agents.runtime.metrics import Metrics
 from agents.runtime.profiling import profiling_routes
 from agents.runtime.reconcile import Request
 from agents.runtime.server import health_server, metrics_server
+from gardenlet import features
 from gardenlet.apis.seed import SEEDS
-from gardenlet.bootstrap import default_domains, self_upgrade
+from gardenlet.bootstrap import default_domains, http_proxy_port, self_upgrade
 from gardenlet.bootstrap.clients import GardenClients
 from gardenlet.bootstrap.garden_kubeconfig import GardenKubeconfig, Origin
 from gardenlet.bootstrap.interrupted_shoots import abort_interrupted
@@ -44,6 +46,7 @@ from gardenlet.bootstrap.self_hosted import check_self_hosted
 from gardenlet.bootstrap.version_skew import check_version_skew
 from gardenlet.cli import Options
 from gardenlet.config import ClientConnection, GardenletConfiguration, SeedTemplate
+from gardenlet.controllers.networkpolicy import api_server
 from gardenlet.handover import HandOver
 from gardenlet.startup import Startup
 from gardenlet.version import GARDENER_VERSION
@@ -95,6 +98,7 @@ class App:
         self._lag = LoopLag(clock=self._clock)
         self._gate: PeriodicHealth | None = None
         self._clients: list[Client] = []
+        self._seed_warnings, self._garden_warnings = Warnings(cluster="seed"), Warnings(cluster="garden")
         self._seed = self._new_seed(access)
         self._elector = LeaderElector(
             client=self._client(access),
@@ -173,6 +177,7 @@ class App:
     def _client(self, access: ClusterAccess, limits: ClientConnection | None = None, *, garden: bool = False) -> Client:
         """Return a client; without limits for what must never wait for others."""
         limiter = None if limits is None else RateLimiter(qps=limits.qps, burst=limits.burst, clock=self._clock)
+        warnings = self._garden_warnings if garden else self._seed_warnings
         transport = HttpTransport(
             access,
             user_agent=USER_AGENT,
@@ -180,6 +185,7 @@ class App:
             limiter=limiter,
             observe=self._metrics.observe_request,
             date=self._garden_clock.note if garden else ignore_date,
+            warn=warnings.note,
         )
         self._clients.append(Client(transport=transport, rng=self._rng))
         return self._clients[-1]
@@ -250,6 +256,8 @@ class App:
         await step("own Seed in the cache", self._see_seed)
         await step("interrupted shoots", lambda: abort_interrupted(garden, name))
         await step("Gardenlet for upgrades", lambda: self_upgrade.hand_over(seed, garden, self._namespace))
+        if features.effective(self._config.feature_gates)[http_proxy_port.GATE]:
+            await step("legacy proxy port", lambda: http_proxy_port.check_unified_port(garden, name))
 
     async def _see_seed(self) -> None:
         seeds = self._connected().seeds
@@ -262,9 +270,11 @@ class App:
         controllers = Controllers(self._process(), self._seed, garden)
         self._gate = controllers.add_heartbeat()
         controllers.add_seed_controllers()
+        seed = self._seed.cluster.client
+        published = await self._startup.step("addresses of the seed", lambda: api_server.readable(seed))
         hand_over = HandOver(
-            seed=self._seed.cluster.client,
-            start=lambda: (*controllers.add_network_policies(), *controllers.add_eviction_requirements()),
+            seed=seed,
+            start=lambda: (*controllers.add_network_policies(published), *controllers.add_eviction_requirements()),
             rng=self._rng,
         )
         await self._startup.step("whose seed this is", hand_over.look)

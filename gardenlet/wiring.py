@@ -22,7 +22,7 @@ from agents.runtime.reconcile import Request
 from agents.runtime.source import ChannelSource
 from agents.runtime.tasks import wait_forever
 from gardenlet import features
-from gardenlet.apis.networking import CLUSTERS, ENDPOINTS, NAMESPACES
+from gardenlet.apis.networking import CLUSTERS, NAMESPACES
 from gardenlet.apis.resources import MANAGED_RESOURCES
 from gardenlet.apis.seed import SEEDS, Seed
 from gardenlet.bootstrap import authorities, rotation
@@ -32,6 +32,7 @@ from gardenlet.bootstrap.garden_kubeconfig import GROUP, REQUEST_PREFIX, USER_PR
 from gardenlet.bootstrap.register import register
 from gardenlet.care import prometheus
 from gardenlet.config import GardenletConfiguration, SeedTemplate
+from gardenlet.controllers.networkpolicy import api_server
 from gardenlet.controllers.networkpolicy import controller as networkpolicy
 from gardenlet.controllers.networkpolicy.networks import SeedNetworks
 from gardenlet.controllers.networkpolicy.policies import LOCAL_POLICIES
@@ -190,13 +191,13 @@ class Controllers:
             prometheus.PROMETHEUSES, namespace="garden", label_selector=prometheus.SELECTOR, optional=True
         )
 
-    def add_network_policies(self) -> Sequence[End]:
-        """Keep the network policies; returns what ends that."""
+    def add_network_policies(self, published: api_server.Kind) -> Sequence[End]:
+        """Keep the network policies, with the API server's addresses as the seed publishes them; returns what ends that."""
         settings, cache, process = self._settings.network_policy, self._seed.cluster.cache, self._process
         informers = networkpolicy.Informers(
             namespaces=cache.informer(NAMESPACES),
             policies=cache.informer(LOCAL_POLICIES),
-            endpoints=cache.informer(ENDPOINTS, namespace="default", field_selector="metadata.name=kubernetes"),
+            api_server=api_server.observe(cache, published),
             clusters=self._seed.extensions.cache.informer(CLUSTERS, optional=True),
         )
         changed = ChannelSource()

@@ -24,6 +24,7 @@ from agents.kube.ratelimit import RateLimiter
 from agents.kube.server_clock import ServerClock
 from agents.kube.transport import HttpTransport, RequestObserver
 from agents.kube.trust import Trust, is_older
+from agents.kube.warnings import Warnings
 from agents.pki.certificate import Certificate, parse_leaf
 from agents.pki.csr import CertificateRequester, IssuedCertificate
 from agents.pki.pending import FilePendingStore
@@ -69,6 +70,7 @@ class ClientFactory:
         self._clock = clock
         self._rng = rng
         self._observe = observe
+        self._warnings = Warnings(cluster="shoot")
 
     def client(
         self, access: ClusterAccess, *, limits: tuple[float, int] | None = None, trust: Trust | None = None
@@ -83,6 +85,7 @@ class ClientFactory:
             observe=self._observe,
             trust=trust,
             date=self._clock.note,
+            warn=self._warnings.note,
         )
         return Client(transport=transport, rng=self._rng)
 

@@ -12,7 +12,7 @@ after it has seen that the API server accepts them: nothing that runs is cut off
 import asyncio
 import socket
 from base64 import b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -62,6 +62,18 @@ class DateObserver(Protocol):
 
 
 def ignore_date(date: str | None, *, sent: float) -> None:
+    """Take no notice."""
+
+
+class WarningObserver(Protocol):
+    """Told what answers warn about; see `agents.kube.warnings`."""
+
+    def __call__(self, headers: Sequence[str], *, method: str, path: str) -> None:
+        """Take the `Warning` headers of an answer, at least one."""
+        ...
+
+
+def ignore_warnings(headers: Sequence[str], *, method: str, path: str) -> None:
     """Take no notice."""
 
 
@@ -164,6 +176,7 @@ class HttpTransport:
         observe: told about each request, for metrics.
         trust: chooses the authorities that the server is verified with; by default those that `access` names.
         date: told the server's time by each answer, whatever its status.
+        warn: told the warnings that an answer carries.
     """
 
     def __init__(
@@ -176,9 +189,11 @@ class HttpTransport:
         observe: RequestObserver = lambda _method, _code, _seconds: None,
         trust: Trust | None = None,
         date: DateObserver = ignore_date,
+        warn: WarningObserver = ignore_warnings,
     ) -> None:
         self._trust = trust or Trust()
         self._date = date
+        self._warn = warn
         self._user_agent = user_agent
         self._clock = clock
         self._limiter = limiter
@@ -326,6 +341,8 @@ class HttpTransport:
             )
             code = str(response.status)
             self._date(response.headers.get("Date"), sent=started)
+            if warnings := response.headers.getall("Warning", ()):
+                self._warn(warnings, method=call.method, path=call.path)
             if not generation.verified:
                 generation.verified = True
                 self._trust.verified(generation.authorities)

@@ -28,6 +28,7 @@ def _inner(outer: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False, model=Document)
 ENDPOINTS = Resource("", "v1", "endpoints", "Endpoints", namespaced=True, model=Document)
+ENDPOINT_SLICES = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", namespaced=True, model=Document)
 NETWORK_POLICIES = Resource(
     "networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", namespaced=True, model=Document
 )

@@ -3,6 +3,8 @@
 Source: gardener pkg/apis/core/v1beta1/types_shoot.go.
 """
 
+from typing import Any
+
 from agents.kube.objects import Items, KubeObject, Projection, Text
 from agents.kube.resource import Resource
 from gardenlet.apis.core import Condition, LastOperation
@@ -14,10 +16,17 @@ class Gardener(Projection):
     version: Text = ""
 
 
+class Provider(Projection):
+    """Where it runs; without workers there are no nodes."""
+
+    workers: Items[dict[str, Any]] = ()
+
+
 class ShootSpec(Projection):
     """What is wanted."""
 
     seed_name: Text = ""
+    provider: Provider = Provider()
 
 
 class ShootStatus(Projection):

@@ -34,11 +34,16 @@ class NamespaceMissing(RetriableError):
     """The garden has not made the Seed's namespace yet."""
 
 
+class SeedRefused(RetriableError):
+    """The garden does not take the Seed; most often it has no ControllerRegistration for it yet."""
+
+
 async def register(garden: Client, template: SeedTemplate) -> Outcome:
     """Create the Seed, or make it what is configured.
 
     Raises:
-        ApiError: not written; a garden refuses a Seed for whose provider it has no ControllerRegistration.
+        SeedRefused: with the garden's reason, and what a Seed needs there (retriable).
+        ApiError: not written.
     """
     target = Target(SEEDS, template.metadata.name)
 
@@ -50,10 +55,27 @@ async def register(garden: Client, template: SeedTemplate) -> Outcome:
         metadata["annotations"] = {**annotations, CONFIGURED: json.dumps(_shape(template.spec), sort_keys=True)}
         seed["spec"] = _spec(seed.get("spec") or {}, template.spec, before)
 
-    _, outcome = await deploy(garden, target, mutate)
+    try:
+        _, outcome = await deploy(garden, target, mutate)
+    except Forbidden as error:
+        raise SeedRefused(
+            "garden refuses the Seed; it needs a ControllerRegistration for each of the Seed's extension types",
+            seed=template.metadata.name,
+            types=", ".join(_extension_types(template.spec)) or "none",
+            reason=str(error),
+        ) from error
     if outcome is not Outcome.UNCHANGED:
         log.info("Seed registered", seed=template.metadata.name, outcome=outcome.value)
     return outcome
+
+
+def _extension_types(spec: Mapping[str, Any]) -> list[str]:
+    """Return what of a Seed needs an extension, as `kind/type`; gardener plugin/pkg/global/extensionvalidation."""
+    provider = (spec.get("provider") or {}).get("type")
+    dns = ((spec.get("dns") or {}).get("provider") or {}).get("type")
+    backup = (spec.get("backup") or {}).get("provider")
+    kinds = (("ControlPlane", provider), ("BackupBucket", backup), ("DNSRecord", dns))
+    return [f"{kind}/{value}" for kind, value in kinds if value]
 
 
 async def check_namespace(garden: Client, seed_name: str) -> None:

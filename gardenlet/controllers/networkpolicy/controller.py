@@ -21,6 +21,7 @@ from agents.runtime.controller import Controller
 from agents.runtime.reconcile import Request, Result
 from agents.runtime.source import ChannelSource, KindSource
 from gardenlet.apis.networking import NETWORK_POLICIES
+from gardenlet.controllers.networkpolicy.api_server import ApiServer
 from gardenlet.controllers.networkpolicy.networks import Endpoint, Network, SeedNetworks, parse
 from gardenlet.controllers.networkpolicy.policies import DESCRIPTION, NAMES, POLICIES, Policy, Situation, selects
 from gardenlet.controllers.networkpolicy.resolver import Resolver
@@ -30,7 +31,6 @@ log = get_logger(__name__)
 DEADLINE = timedelta(minutes=3)
 SHOOT_PREFIX = "shoot-"
 _NETWORKS = ("nodes", "pods", "services")
-API_SERVER = Request("default", "kubernetes")
 
 
 class PoliciesNotWritten(RetriableError):
@@ -43,7 +43,7 @@ class Informers:
 
     namespaces: Informer[Document]
     policies: Informer[Document]
-    endpoints: Informer[Document]
+    api_server: ApiServer
     clusters: Informer[Document]
 
 
@@ -110,13 +110,8 @@ class NetworkPolicyReconciler:
         log.info("Network policy removed", namespace=namespace, policy=policy.name)
 
     def _endpoints(self) -> Iterator[Endpoint]:
-        """Yield the ways to the seed's API server: its endpoints, then what its name leads to."""
-        found = self._informers.endpoints.get(API_SERVER)
-        for subset in (found.content.get("subsets") or ()) if found is not None else ():
-            addresses = tuple(sorted(str(entry["ip"]) for entry in subset.get("addresses") or ()))
-            ports = tuple((str(port.get("protocol", "TCP")), int(port["port"])) for port in subset.get("ports") or ())
-            if addresses:
-                yield Endpoint(addresses, ports)
+        """Yield the ways to the seed's API server: what the seed publishes, then what its name leads to."""
+        yield from self._informers.api_server.endpoints()
         if (named := self._resolver.endpoint) is not None:
             yield named
 
@@ -186,7 +181,7 @@ def new_controller(
         sources=[
             KindSource(informers.namespaces, predicate=_appeared_or_relabelled),
             KindSource(informers.policies, predicate=_managed_and_changed, mapper=of_the_policy),
-            KindSource(informers.endpoints, predicate=_other_endpoints, mapper=everywhere),
+            KindSource(informers.api_server.informer, predicate=informers.api_server.changed, mapper=everywhere),
             KindSource(informers.clusters, predicate=_other_networks, mapper=of_the_cluster),
             changed,
         ],
@@ -215,16 +210,6 @@ def _managed_and_changed(old: Document | None, new: Document | None, /) -> bool:
         new is None
         or old.content.get("spec") != new.content.get("spec")
         or old.metadata.annotations != new.metadata.annotations
-    )
-
-
-def _other_endpoints(old: Document | None, new: Document | None, /) -> bool:
-    before, after = (None if item is None else item.content.get("subsets") for item in (old, new))
-    item = new or old
-    return (
-        item is not None
-        and (item.metadata.namespace, item.metadata.name) == (API_SERVER.namespace, API_SERVER.name)
-        and before != after
     )
 
 

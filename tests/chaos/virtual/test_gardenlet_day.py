@@ -36,6 +36,7 @@ from gardenlet.apis.seed import SEEDS
 from gardenlet.bootstrap.clients import GardenClients
 from gardenlet.bootstrap.garden_kubeconfig import GardenKubeconfig, Origin
 from gardenlet.config import GardenletConfiguration
+from gardenlet.controllers.networkpolicy import api_server
 from gardenlet.handover import HandOver
 from gardenlet.heartbeat import NAMESPACE as LEASE_NAMESPACE
 from gardenlet.wiring import Controllers, GardenSide, Process, SeedSide
@@ -176,7 +177,10 @@ class Day:
         controllers.add_seed_controllers()
         hand_over = HandOver(
             seed=seed.client,
-            start=lambda: (*controllers.add_network_policies(), *controllers.add_eviction_requirements()),
+            start=lambda: (
+                *controllers.add_network_policies(api_server.PLAIN),
+                *controllers.add_eviction_requirements(),
+            ),
             rng=Random(8),
         )
         manager.add_task("whose seed this is", hand_over.run)

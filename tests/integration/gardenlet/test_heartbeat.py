@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from random import Random
 
@@ -22,6 +22,7 @@ from gardenlet.lease_conflict import LeaseConflict
 from tests.lab.controlplane import ControlPlane
 from tests.lab.garden.garden import Garden
 from tests.lab.garden.identity import label_of
+from tests.support.eventually import eventually
 from tests.support.tasks import running
 
 NAME = "beating"
@@ -42,21 +43,12 @@ class Beating:
         async def look() -> bool:
             return (await self.gate.check() is None) is healthy
 
-        await eventually(look)
+        await eventually(look, what=f"healthy: {healthy}")
         return time.monotonic() - started
 
     async def beaten(self) -> bool:
         """Tell whether there was a beat."""
         return bool(self.metrics.registry.get_sample_value("gardenlet_heartbeat_total", {"result": "success"}))
-
-
-async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Wait until a condition holds."""
-    for _ in range(300):
-        if await condition():
-            return
-        await asyncio.sleep(0.1)
-    pytest.fail("waited 30 s")
 
 
 def client_of(plane: ControlPlane, pair: tuple[bytes, bytes]) -> Client:
@@ -131,8 +123,8 @@ async def test_it_beats_with_the_permissions_of_a_gardenlet(beating: Beating, re
         conditions = (seed.get("status") or {}).get("conditions") or []
         return [(one["type"], one["status"]) for one in conditions] == [("GardenletReady", "True")]
 
-    await eventually(moves)
-    await eventually(ready)
+    await eventually(moves, what="the Lease to move")
+    await eventually(ready, what="GardenletReady")
     assert await beating.gate.check() is None
 
 
@@ -140,7 +132,7 @@ async def test_it_beats_with_the_permissions_of_a_gardenlet(beating: Beating, re
 async def test_health_follows_both_api_servers(beating: Beating, registered: Garden, side: str) -> None:
     """Contract core 13.1.4: either API server killed: unhealthy within one beat, and well within one beat of its return."""
     plane = registered.plane if side == "garden" else registered.seed
-    await eventually(beating.beaten)
+    await eventually(beating.beaten, what="a beat")
     await asyncio.to_thread(plane.kill_apiserver)
     try:
         assert await beating.turns(healthy=False) < 6

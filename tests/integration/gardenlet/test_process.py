@@ -298,3 +298,27 @@ def test_a_wrong_configuration_is_one_line_for_each_problem(process: Gardenlet) 
     assert done.returncode == 2
     assert "seedConfig" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_gate_that_comes_too_early(process: Gardenlet) -> None:
+    """Contract core 1.2: a shoot needs what the gate removes: it is named, the process ends, and its Lease is free for another replica."""
+    garden, shoots = process.garden.api, "/apis/core.gardener.cloud/v1beta1/namespaces/garden-p/shoots"
+    process.gates = {"RemoveHTTPProxyLegacyPort": True}
+    garden.ensure("/api/v1/namespaces", {"metadata": {"name": "garden-p"}})
+    spec = {"seedName": process.name, "provider": {"workers": [{"name": "w"}]}}
+    kind = {"apiVersion": "core.gardener.cloud/v1beta1", "kind": "Shoot"}
+    garden.create(shoots, {**kind, "metadata": {"name": process.name}, "spec": spec})
+    operation = {"type": "Reconcile", "state": "Succeeded", "progress": 100, "description": "done"}
+    garden.patch(f"{shoots}/{process.name}/status", {"status": {"lastOperation": operation}})
+    try:
+        process.start()
+        assert process.process.wait(timeout=30) == 1
+        assert f"garden-p/{process.name}" in process.log
+        assert "Traceback" not in process.log
+        assert process.leader() == ""
+        constraint = {"type": "UsesUnifiedHTTPProxyPort", "status": "True"}
+        garden.patch(f"{shoots}/{process.name}/status", {"status": {"constraints": [constraint]}})
+        process.start()
+        wait_for(process.renewed, timeout=20, what="a heartbeat")
+    finally:
+        garden.delete(f"{shoots}/{process.name}")

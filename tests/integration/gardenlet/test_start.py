@@ -17,9 +17,12 @@ from gardenlet.bootstrap import default_domains, self_upgrade
 from gardenlet.bootstrap.interrupted_shoots import abort_interrupted
 from gardenlet.bootstrap.register import register
 from gardenlet.config import SeedTemplate
+from gardenlet.controllers.networkpolicy import api_server
 from tests.lab.controlplane import ControlPlane
 from tests.lab.garden.garden import Garden
 from tests.lab.garden.gardenlet import SEEDS
+from tests.lab.garden.permissions import USER
+from tests.support.eventually import eventually
 
 CORE = "/apis/core.gardener.cloud/v1beta1/namespaces"
 GARDENLETS = "/apis/seedmanagement.gardener.cloud/v1alpha1/namespaces/garden/gardenlets"
@@ -142,3 +145,24 @@ spec: {{deployment: {{helm: {{ociRepository: {{ref: "x:1"}}}}}}}}
         await seed.get(CONFIG_MAPS, self_upgrade.NAME, namespace=name)
         admin.delete(f"{maps}/{self_upgrade.NAME}")
     garden.api.delete(f"{GARDENLETS}/{name}")
+
+
+async def test_endpoint_slices_are_read_where_that_is_allowed(garden: Garden, seed: Client) -> None:
+    """Contract core 0, 12.2: it is asked, not tried; the usual role has Endpoints only, and a richer one brings EndpointSlices."""
+    assert await api_server.readable(seed) is api_server.PLAIN
+    admin, rbac = garden.seed.admin, "/apis/rbac.authorization.k8s.io/v1/namespaces/default"
+    reader = {"metadata": {"name": "slices"}}
+    rules = [{"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]}]
+    admin.ensure(f"{rbac}/roles", {**reader, "rules": rules})
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "slices"}
+    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": USER}
+    admin.ensure(f"{rbac}/rolebindings", {**reader, "roleRef": reference, "subjects": [subject]})
+    try:
+
+        async def richer() -> bool:
+            return await api_server.readable(seed) is api_server.SLICES
+
+        await eventually(richer, what="EndpointSlices to be chosen")
+    finally:
+        admin.delete(f"{rbac}/rolebindings/slices")
+        admin.delete(f"{rbac}/roles/slices")

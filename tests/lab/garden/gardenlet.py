@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ class Gardenlet:
         lock: namespace of the Lease by which replicas elect one of them; empty for the seed's name.
         server: URL under which it reaches the garden; empty for the garden's own.
         elect: whether its replicas elect one of them.
+        gates: feature gates.
         started: when it was started last, on the monotonic clock.
     """
 
@@ -50,6 +52,7 @@ class Gardenlet:
     lock: str = ""
     server: str = ""
     elect: bool = True
+    gates: Mapping[str, bool] = field(default_factory=dict)
     ports: list[int] = field(default_factory=lambda: free_ports(2))
     running: subprocess.Popen[bytes] | None = None
     started: float = 0.0
@@ -84,6 +87,7 @@ class Gardenlet:
             "server": {"healthProbes": {"port": self.ports[0]}, "metrics": {"port": self.ports[1]}},
             # A namespace of its own, because the name of the Lease is the only one that may be updated.
             "leaderElection": {"leaderElect": self.elect, "resourceNamespace": self._lock},
+            "featureGates": dict(self.gates),
             "seedConfig": {
                 "metadata": {"name": self.name},
                 "spec": {

@@ -171,7 +171,7 @@ DEFAULTS: dict[str, object] = {
 
 @pytest.mark.parametrize("path", DEFAULTS)
 def test_default(tmp_path: Path, path: str) -> None:
-    """Contract core 2.1, 2.2, 2.3, 2.4, 13 W2: each row's default, also where the row is null; shootStatus has one, too."""
+    """Contract core 2.1, 2.2, 2.3, 2.4, 13.1.8, 13 W2: each row's default, also where the row is null; shootStatus has one, too."""
     assert at(load(tmp_path), path) == DEFAULTS[path]
     if path != "controllers.shootCare.staleExtensionHealthChecks.enabled":  # a block that is there is another case
         assert at(load(tmp_path, **nested(path, None)), path) == DEFAULTS[path]
@@ -342,7 +342,7 @@ RULES: list[tuple[str, object]] = [
 
 @pytest.mark.parametrize(("path", "value"), RULES)
 def test_each_rule_is_reported_with_its_path(tmp_path: Path, path: str, value: object) -> None:
-    """Contract core 1.8, 2.1, 2.2, 2.3, 2.4, 13 W20: each rule, ours included, is one problem that starts with the JSON path."""
+    """Contract core 1.8, 2.1, 2.2, 2.3, 2.4, 13.1.8, 13 W20: each rule, ours included, is one problem that starts with the JSON path."""
     found = problems(lambda: load(tmp_path, **nested(path, value)))
     assert [problem.split(":")[0] for problem in found] == [path]
 

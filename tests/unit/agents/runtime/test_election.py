@@ -738,7 +738,7 @@ async def test_controllers_that_do_not_stop_are_abandoned_before_the_lease_expir
 
 
 async def test_follower_is_healthy_and_ready_for_hours(api: FakeApi, environment: Environment) -> None:
-    """Contract core 1.5, 1.3: followers serve, keep their caches, and are healthy and ready however long they wait."""
+    """Contract core 1.5, 1.3, 13.1.7: followers serve, keep their caches, and are healthy and ready however long they wait."""
     leader, follower = Process(api, environment, "a"), Process(api, environment, "b", with_cluster=True)
     async with asyncio.TaskGroup() as group:
         first = group.create_task(leader.manager.run())

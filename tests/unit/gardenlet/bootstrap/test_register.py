@@ -10,7 +10,7 @@ from agents.kube.errors import Forbidden
 from agents.kube.write import Outcome
 from gardenlet.apis.core_objects import NAMESPACES
 from gardenlet.apis.seed import SEEDS
-from gardenlet.bootstrap.register import CONFIGURED, NamespaceMissing, check_namespace, register
+from gardenlet.bootstrap.register import CONFIGURED, NamespaceMissing, SeedRefused, check_namespace, register
 from gardenlet.config import SeedTemplate
 from tests.support.fake_api import Document, FakeApi
 
@@ -149,3 +149,15 @@ async def test_the_namespace_may_take_its_time(garden: Registering) -> None:
         await check_namespace(garden.client, "one")
     garden.api.put(NAMESPACES, {"metadata": {"name": "seed-one"}})
     await check_namespace(garden.client, "one")
+
+
+async def test_a_garden_without_the_extensions(garden: Registering) -> None:
+    """Contract core 14: what the Seed needs there is named with the garden's reason; when it has come, the Seed is created."""
+    reason = 'seeds "one" is forbidden: given Seed uses non-registered extension type: spec.provider.type ("local")'
+    garden.api.fail(Forbidden(reason, status=403), method="POST", times=1)
+    spec = {**SPEC, "dns": {"provider": {"type": "aws-route53"}}, "backup": {"provider": "gcp"}}
+    with pytest.raises(SeedRefused) as raised:
+        await garden.register(spec)
+    assert raised.value.fields["types"] == "ControlPlane/local, BackupBucket/gcp, DNSRecord/aws-route53"
+    assert "non-registered extension type" in str(raised.value)
+    assert await garden.register(spec) is Outcome.CREATED

@@ -17,7 +17,8 @@ from agents.runtime.cache import Cache
 from agents.runtime.controller import Environment
 from agents.runtime.metrics import Metrics
 from agents.runtime.source import ChannelSource
-from gardenlet.apis.networking import CLUSTERS, ENDPOINTS, NAMESPACES, NETWORK_POLICIES
+from gardenlet.apis.networking import CLUSTERS, ENDPOINT_SLICES, ENDPOINTS, NAMESPACES, NETWORK_POLICIES
+from gardenlet.controllers.networkpolicy import api_server
 from gardenlet.controllers.networkpolicy.controller import Informers, all_namespaces, new_controller
 from gardenlet.controllers.networkpolicy.networks import Endpoint, SeedNetworks, parse, peers
 from gardenlet.controllers.networkpolicy.policies import LOCAL_POLICIES, NAMES, POLICIES, Situation, selects
@@ -199,6 +200,7 @@ class Guarded:
         self.client = Client(transport=self.api, rng=Random(1))
         self.addresses: tuple[str, ...] = ("192.0.2.1",)
         self.silent = False
+        self.published = api_server.PLAIN
         self.namespace("garden", "garden")
         self.endpoints("10.0.0.1")
 
@@ -210,6 +212,13 @@ class Guarded:
         """Have the API server at these addresses."""
         subset = {"addresses": [{"ip": one} for one in addresses], "ports": [{"protocol": "TCP", "port": 443}]}
         self.api.put(ENDPOINTS, {"metadata": {"name": "kubernetes", "namespace": "default"}, "subsets": [subset]})
+
+    def slice(self, name: str, *endpoints: dict[str, Any], family: str = "IPv4", service: str = "kubernetes") -> None:
+        """Have an EndpointSlice."""
+        metadata = {"name": name, "namespace": "default", "labels": {"kubernetes.io/service-name": service}}
+        ports = [{"name": "https", "protocol": "TCP", "port": 443}]
+        body = {"addressType": family, "endpoints": list(endpoints), "ports": ports}
+        self.api.put(ENDPOINT_SLICES, {"metadata": metadata, **body})
 
     def cluster(self, name: str, **networking: str) -> None:
         """Have a shoot with these networks."""
@@ -227,7 +236,12 @@ class Guarded:
     async def going(self) -> AsyncIterator[None]:
         """Run the controller."""
         cache = Cache(client=self.client, clock=FakeClock(), rng=Random(2))
-        informers = Informers(*(cache.informer(kind) for kind in (NAMESPACES, LOCAL_POLICIES, ENDPOINTS, CLUSTERS)))
+        informers = Informers(
+            namespaces=cache.informer(NAMESPACES),
+            policies=cache.informer(LOCAL_POLICIES),
+            api_server=api_server.observe(cache, self.published),
+            clusters=cache.informer(CLUSTERS),
+        )
         changed = ChannelSource()
 
         def tell() -> None:
@@ -346,6 +360,42 @@ async def test_endpoints_and_names(guarded: Guarded) -> None:
         assert guarded.policies("garden")["allow-to-runtime-apiserver"]["spec"]["egress"][1]["to"] == [
             {"ipBlock": {"cidr": "192.0.2.2/32"}}
         ]
+
+
+async def test_endpoint_slices_say_the_same(guarded: Guarded) -> None:
+    """Contract core 0, 8: the policy has the same bytes whether it comes from Endpoints or from a slice."""
+    async with guarded.going():
+        plain = guarded.policies("garden")["allow-to-runtime-apiserver"]["spec"]
+    guarded.published = api_server.SLICES
+    guarded.slice("kubernetes", {"addresses": ["10.0.0.1"], "conditions": {"ready": True}})
+    async with guarded.going():
+        assert guarded.policies("garden")["allow-to-runtime-apiserver"]["spec"] == plain
+        assert guarded.api.requests("PATCH") == []
+
+
+async def test_endpoint_slices_of_several_families(guarded: Guarded) -> None:
+    """Contract core 8: one rule for each slice that has something ready, by name; names and other Services are no addresses."""
+    guarded.published = api_server.SLICES
+    guarded.addresses = ()
+    guarded.slice("kubernetes-6", {"addresses": ["fd00::1"]}, family="IPv6")
+    guarded.slice(
+        "kubernetes-4",
+        {"addresses": ["10.0.0.9", "10.0.0.1"]},
+        {"addresses": ["10.0.0.2"], "conditions": {"ready": False}},
+    )
+    guarded.slice("kubernetes-name", {"addresses": ["api.example.com"]}, family="FQDN")
+    guarded.slice("kubernetes-none", {"addresses": ["10.0.0.3"], "conditions": {"ready": False}})
+    guarded.slice("other", {"addresses": ["10.9.9.9"]}, service="other")
+    async with guarded.going():
+        rules = guarded.policies("garden")["allow-to-runtime-apiserver"]["spec"]["egress"]
+        assert [[peer["ipBlock"]["cidr"] for peer in rule["to"]] for rule in rules] == [
+            ["10.0.0.1/32", "10.0.0.9/32"],
+            ["fd00::1/128"],
+        ]
+        guarded.slice("kubernetes-6", {"addresses": ["fd00::2"]}, family="IPv6")
+        await asyncio.sleep(2)
+        rules = guarded.policies("garden")["allow-to-runtime-apiserver"]["spec"]["egress"]
+        assert rules[1]["to"] == [{"ipBlock": {"cidr": "fd00::2/128"}}]
 
 
 async def test_a_name_that_is_never_resolved_holds_up_nothing(guarded: Guarded) -> None:
