@@ -72,7 +72,7 @@ def make_shoot(garden: Garden, name: str, spec_seed: str, status_seed: str, stat
     return f"{CORE}/garden-p/shoots/{name}"
 
 
-async def test_w28_only_interrupted_operations_of_ours_are_aborted(garden: Garden, client: Client, name: str) -> None:
+async def test_only_interrupted_operations_of_ours_are_aborted(garden: Garden, client: Client, name: str) -> None:
     """Contract core 1.2, 13 W28: Processing becomes Aborted, all else stays; a shoot that comes to us is still another's."""
     ours = make_shoot(garden, f"{name}-a", name, name, "Processing")
     done = make_shoot(garden, f"{name}-b", name, name, "Succeeded")

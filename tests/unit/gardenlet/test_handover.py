@@ -51,7 +51,7 @@ def garden(api: FakeApi) -> None:
     api.put(GARDENS, {"metadata": {"name": "local"}})
 
 
-async def test_w35_a_garden_takes_them_and_gives_them_back(
+async def test_a_garden_takes_them_and_gives_them_back(
     api: FakeApi, hand_over: HandOver, controllers: Controllers
 ) -> None:
     """Contract core 8, 13 W35: looked at once a minute; only these controllers end, and they come back with the reason's end."""

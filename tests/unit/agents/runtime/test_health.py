@@ -98,7 +98,7 @@ async def test_periodic_health_fails_at_once(clock: FakeClock) -> None:
     assert await health.check() is None
 
 
-async def test_w17_a_loop_that_is_late_is_measured(clock: FakeClock) -> None:
+async def test_a_loop_that_is_late_is_measured(clock: FakeClock) -> None:
     """Contract core 1.5, 13 W17: how late the last timer was; a loop in time is not late."""
     lag = LoopLag(clock=clock)
     async with running(lag.run):

@@ -185,7 +185,7 @@ async def test_all_clients_use_it_and_nothing_is_left(rotating: Rotating) -> Non
         assert rotating.metrics.registry.get_sample_value(metric, {"result": "success"}) == 1
 
 
-async def test_w10_w44_the_way_to_the_garden_stays_as_it_was_stored(rotating: Rotating) -> None:
+async def test_the_way_to_the_garden_stays_as_it_was_stored(rotating: Rotating) -> None:
     """Contract core 13 W10, 13 W44: server, proxy and TLS server name are the Secret's, whatever the process uses meanwhile."""
     rotating.store(age=LIFE * 0.95, proxy="http://proxy:3128", tls_server_name="api.garden")
     first = rotating.certificate()
