@@ -195,7 +195,7 @@ class FakeSystemd:
             while True:
                 self._answer(writer, await _read_message(reader))
         except (asyncio.IncompleteReadError, ConnectionError):
-            pass
+            pass  # A peer that went away, as peers do.
         finally:
             self._peers.discard(writer)
             self._subscribed.discard(writer)

@@ -23,7 +23,7 @@ async def running(*bodies: Callable[[], Awaitable[None]]) -> AsyncIterator[None]
             yield
             raise _Done
     except* _Done:
-        pass
+        pass  # Ours, raised above so that the group cancels what still runs.
 
 
 async def settle() -> None:

@@ -90,7 +90,7 @@ def test_each_write_may_be_the_last_one(file: Path, before: bytes | None) -> Non
             generations(file, writes).write(file, B, mode=0o600)
             ended = True
         except Killed:
-            pass
+            pass  # What the disk looks like now is the test.
         found = file.read_bytes() if file.exists() else None
         assert found in (before, B)
         known = generations(file)
