@@ -50,6 +50,7 @@ lint: $(VENV)/.ready ## format, rules, types, import contracts, generated docume
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 	$(RUN) scripts/conformance.py --check
+	$(RUN) scripts/log_messages.py --check
 
 .PHONY: format
 format: $(VENV)/.ready ## format and fix what can be fixed
@@ -85,9 +86,10 @@ bench-scale: $(VENV)/.ready ## 200 agents on one API server for five minutes (AR
 bench-gardenlet: $(VENV)/.ready ## gardenlet's figures beside their targets, also as build/bench-gardenlet.json (ARGS='--only start')
 	$(RUN) -m tests.bench.gardenlet $(ARGS)
 
-.PHONY: conformance
-conformance: $(VENV)/.ready ## write docs/conformance.md from the tests' docstrings
+.PHONY: documents
+documents: $(VENV)/.ready ## write what is generated: docs/conformance.md from the tests' docstrings, docs/logging.md from the code
 	$(RUN) scripts/conformance.py
+	$(RUN) scripts/log_messages.py
 
 .PHONY: lock
 lock: $(VENV)/.ready ## pin the dependencies anew

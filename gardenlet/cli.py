@@ -20,6 +20,8 @@ from gardenlet.config import ClientConnection, GardenletConfiguration
 from gardenlet.config_validation import validate
 from gardenlet.version import GARDENER_VERSION, VERSION
 
+log = logging.get_logger("gardenlet")
+
 T = TypeVar("T", bound=ClientConnection)
 
 EXIT_USAGE = 2
@@ -139,7 +141,7 @@ def prepare(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[O
             print(f"error: {options.config}: {problem}", file=sys.stderr)  # noqa: T201
         raise SystemExit(EXIT_USAGE) from None
     logging.configure(config.log_level, config.log_format)  # type: ignore[arg-type]  # validated
-    logging.get_logger("gardenlet").info(
+    log.info(
         "Starting",
         version=VERSION,
         gardenerVersion=GARDENER_VERSION,
@@ -160,7 +162,7 @@ def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] 
     try:
         return asyncio.run(_run(options, config, environment))
     except AgentError as error:
-        logging.get_logger("gardenlet").error("Stopped by an error", error=error)
+        log.error("Stopped by an error", error=error)
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return 1
     except KeyboardInterrupt:
@@ -180,7 +182,6 @@ def _with_kubeconfig(connection: T, kubeconfig: str | None) -> T:
 
 
 def _tell_what_has_no_effect(mapping: Mapping[str, object], config: GardenletConfiguration) -> None:
-    log = logging.get_logger("gardenlet")
     for key in unknown_keys(mapping, GardenletConfiguration):
         log.info("Configuration has an unknown key", key=key)
     for gate in features.ignored(config.feature_gates):

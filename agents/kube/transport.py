@@ -1,7 +1,6 @@
 """Bytes to the API server and back: connections, credentials, a deadline on every wait, an error class for every failure.
 
-`Transport` is the seam that tests replace. The real one drives kubernetes_asyncio's ApiClient with a session of our own,
-because the library's has no deadlines, follows redirects, reads `.netrc` and caches name resolution. Bodies pass as bytes, in
+`Transport` is the seam that tests replace. The real one drives the library's client, see `api_client.py`. Bodies pass as bytes, in
 both directions; the library's own decoding, which logs them, is never used.
 
 Connections come in generations. `reset_connections` retires the current one: new requests connect and resolve names anew,
@@ -11,8 +10,7 @@ after it has seen that the API server accepts them: nothing that runs is cut off
 
 import asyncio
 import socket
-from base64 import b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -24,11 +22,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import aiohttp
-from yarl import URL
 
 from agents.core.clock import Clock
 from agents.core.errors import AgentError
-from agents.kube import lean
+from agents.kube.api_client import new_api_client
 from agents.kube.errors import MAX_TEXT, DeadlineExceeded, Forbidden, NotFound, Unavailable, from_response
 from agents.kube.kubeconfig import ClusterAccess, TokenFile
 from agents.kube.ratelimit import RateLimiter
@@ -321,7 +318,7 @@ class HttpTransport:
             if token_file is not None:
                 configuration.api_key["BearerToken"] = await token_file.get()
 
-        return _Generation(identity, authorities, _api_client(access, session, self._user_agent, refresh), session)
+        return _Generation(identity, authorities, new_api_client(access, session, self._user_agent, refresh), session)
 
     async def _send(self, generation: _Generation, call: Call, connect_deadline: float) -> aiohttp.ClientResponse:
         if self._limiter is not None:
@@ -405,67 +402,3 @@ class _HttpStream:
         with self._explain():
             async with asyncio.timeout(self._read_deadline):
                 return await self._response.content.readany()
-
-
-def _api_client(
-    access: ClusterAccess,
-    session: aiohttp.ClientSession,
-    user_agent: str,
-    refresh: Callable[[Any], Any],
-) -> Any:
-    """Return the library's ApiClient on our session; its constructor would make a session of its own."""
-    configuration = lean.load("Configuration")(host=access.url)
-    credentials = access.credentials
-    if credentials.token or credentials.token_file is not None:
-        configuration.api_key = {"BearerToken": credentials.token}
-        configuration.api_key_prefix = {"BearerToken": "Bearer"}
-        configuration.refresh_api_key_hook = refresh
-    client_class = lean.load("ApiClient")
-    api = client_class.__new__(client_class)
-    api.configuration = configuration
-    api.rest_client = _Rest(session, access)
-    api.default_headers = {"User-Agent": user_agent}
-    if credentials.username:
-        pair = f"{credentials.username}:{credentials.password}".encode()
-        api.default_headers["Authorization"] = f"Basic {b64encode(pair).decode()}"
-    api.cookie = None
-    api.client_side_validation = False
-    return api
-
-
-class _Rest:
-    """Stands in for the library's RESTClientObject: the same calls, our session, no redirects, bodies as bytes."""
-
-    def __init__(self, session: aiohttp.ClientSession, access: ClusterAccess) -> None:
-        self._session = session
-        self._proxy = access.proxy or None
-        self._server_hostname = access.tls_server_name or None
-        # The library calls one method for each verb.
-        self.GET = self._verb("GET")
-        self.POST = self._verb("POST")
-        self.PUT = self._verb("PUT")
-        self.PATCH = self._verb("PATCH")
-        self.DELETE = self._verb("DELETE")
-
-    def _verb(self, method: str) -> Callable[..., Any]:
-        async def send(
-            url: str,
-            *,
-            headers: Mapping[str, str],
-            query_params: list[tuple[str, str]],
-            body: bytes | None = None,
-            _request_timeout: aiohttp.ClientTimeout,
-            **_unused: object,
-        ) -> aiohttp.ClientResponse:
-            return await self._session.request(
-                method,
-                URL(url, encoded=True).with_query(query_params),
-                headers=headers,
-                data=body,
-                timeout=_request_timeout,
-                allow_redirects=False,
-                proxy=self._proxy,
-                server_hostname=self._server_hostname,
-            )
-
-        return send

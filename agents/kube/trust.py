@@ -79,14 +79,18 @@ class Trust:
         except AgentError as error:
             if remembered is None:
                 raise
-            self._say("CA bundle is not usable, using the one that worked before", access, str(error).encode(), error)
+            if self._is_news("not usable", str(error).encode()):
+                path = str(access.ca_file or "")
+                log.error("CA bundle is not usable, using the one that worked before", path=path, error=error)
             return Authorities(remembered, remembered)
         if remembered is None or named == remembered:
             return Authorities(named, named)
         newer, older = named, remembered
         if is_older(named, than=remembered):
             newer, older = remembered, named
-            self._say("CA bundle is older than the one that worked before and is not used", access, named)
+            if self._is_news("older", named):
+                path = str(access.ca_file or "")
+                log.error("CA bundle is older than the one that worked before and is not used", path=path)
         together = self._refused == newer
         return Authorities(newer + b"\n" + older if together else newer, newer)
 
@@ -125,12 +129,11 @@ class Trust:
                 log.error("Remembered CA bundle is not usable", path=str(self._path), error=error)
         return self._remembered
 
-    def _say(self, message: str, access: ClusterAccess, what: bytes, error: AgentError | None = None) -> None:
-        """Log once for each content."""
-        digest = sha256(message.encode() + what).digest()
-        if digest != self._said:
-            self._said = digest
-            log.error(message, path=str(access.ca_file or ""), error=error)
+    def _is_news(self, problem: str, what: bytes) -> bool:
+        """Return whether this is another problem, or another content, than was said last."""
+        digest = sha256(problem.encode() + what).digest()
+        news, self._said = digest != self._said, digest
+        return news
 
 
 def is_older(bundle: bytes, *, than: bytes) -> bool:
