@@ -51,6 +51,7 @@ lint: $(VENV)/.ready ## format, rules, types, import contracts, generated docume
 	$(VENV)/bin/lint-imports
 	$(RUN) scripts/conformance.py --check
 	$(RUN) scripts/log_messages.py --check
+	$(RUN) scripts/metrics_reference.py --check
 
 .PHONY: format
 format: $(VENV)/.ready ## format and fix what can be fixed
@@ -87,9 +88,10 @@ bench-gardenlet: $(VENV)/.ready ## gardenlet's figures beside their targets, als
 	$(RUN) -m tests.bench.gardenlet $(ARGS)
 
 .PHONY: documents
-documents: $(VENV)/.ready ## write what is generated: docs/conformance.md from the tests' docstrings, docs/logging.md from the code
+documents: $(VENV)/.ready ## write what is generated: docs/conformance.md from the tests' docstrings, docs/logging.md and docs/metrics.md from the code
 	$(RUN) scripts/conformance.py
 	$(RUN) scripts/log_messages.py
+	$(RUN) scripts/metrics_reference.py
 
 .PHONY: lock
 lock: $(VENV)/.ready ## pin the dependencies anew

@@ -170,7 +170,7 @@ class App:
 
     def _seed_cluster(self, access: ClusterAccess, name: str) -> Cluster:
         client = self._client(access, self._config.seed_client_connection)
-        cache = Cache(client=client, clock=self._clock, rng=self._rng)
+        cache = Cache(client=client, clock=self._clock, rng=self._rng, opened=self._metrics.watch_opened)
         recorder = EventRecorder(client=client, instance=self._hostname, clock=self._clock)
         return Cluster(name=name, client=client, cache=cache, recorder=recorder)
 
@@ -235,7 +235,7 @@ class App:
         )
         found = await self._startup.step("garden kubeconfig", kubeconfig.resolve)
         client = self._garden_client(found.access)
-        cache = Cache(client=client, clock=self._clock, rng=self._rng)
+        cache = Cache(client=client, clock=self._clock, rng=self._rng, opened=self._metrics.watch_opened)
         recorder = EventRecorder(client=client, instance=self._hostname, clock=self._garden_clock)
         # The garden's caches do not count against liveness: an outage there ends nothing.
         cluster = Cluster(name="garden", client=client, cache=cache, recorder=recorder, vital=False)

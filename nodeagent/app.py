@@ -43,6 +43,7 @@ from nodeagent.host.node_events import NodeEvents, reference
 from nodeagent.host.node_identity import NodeIdentity, hostname_selector
 from nodeagent.host.restart_budget import RestartBudget, read_boot_id
 from nodeagent.host.units_in_use import UnitsInUse
+from nodeagent.metrics import NodeAgentMetrics
 from nodeagent.node_controllers import NodeParts, new_controllers
 from nodeagent.paths import Paths
 from nodeagent.startup.file_consistency import FileConsistency
@@ -115,8 +116,8 @@ class _Process:
         )
         self._last_heartbeat: float | None = None
         self._last_try: float | None = None
-        self._metrics.gauge(
-            "gardener_node_agent_lease_age_seconds", "Seconds since the Lease was renewed.", self._heartbeat_age
+        self._counts = NodeAgentMetrics(
+            self._metrics, lease_age=self._heartbeat_age, restarts=lambda: self._budget.totals
         )
         self._manager = self._new_manager()
         self._cluster: _ShootCluster | None = None
@@ -162,7 +163,7 @@ class _Process:
         connection = self._config.client_connection
         limits = (connection.qps, connection.burst) if self._credentials.explicit else None
         client = self._clients.client(access, limits=limits, trust=self._credentials.trust)
-        cache = Cache(client=client, clock=self._clock, rng=self._rng)
+        cache = Cache(client=client, clock=self._clock, rng=self._rng, opened=self._metrics.watch_opened)
         recorder = EventRecorder(client=client, instance=self._hostname, clock=self._server_clock)
         cluster = Cluster(name="shoot", client=client, cache=cache, recorder=recorder)
         self._cluster = _ShootCluster(cluster, self._hostname, self._config, self._server_clock)
@@ -179,6 +180,7 @@ class _Process:
         shoot, client = self._shoot, self._shoot.cluster.client
         resync = ChannelSource()
         operating_system_config = self._new_osc_controller(resync)
+        self._counts.drift(lambda: operating_system_config.drift.totals)
         await self._check_consistency(operating_system_config.reconciler)
         for note in self._notes:
             self._speaker("gardener-node-agent").event(
@@ -265,6 +267,7 @@ class _Process:
                 kubelet=self._kubelet,
                 images=self._images,
                 status=self._status,
+                applied=self._counts.applied,
                 shutdown=self._shutdown,
                 token_resync=resync,
                 tokens={path: request for request, paths in tokens.items() for path in paths},
@@ -304,6 +307,7 @@ class _Process:
         self._shoot.clock_report.tell()
 
     async def _certificate_expires(self, moment: datetime) -> None:
+        self._counts.certificate_expires(moment)
         await self._status.certificate(moment)
 
     def _heartbeat_age(self) -> float | None:

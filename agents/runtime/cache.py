@@ -52,6 +52,7 @@ class Informer(Generic[T]):
         rng: Random,
         read_deadline: float = READ_DEADLINE_SECONDS,
         optional: bool = False,
+        opened: Callable[[str], None] = lambda _resource: None,
     ) -> None:
         self.resource = resource
         self.namespace = namespace
@@ -73,6 +74,7 @@ class Informer(Generic[T]):
             rng=rng,
             read_deadline=read_deadline,
             optional=optional,
+            opened=opened,
         )
 
     @property
@@ -174,11 +176,19 @@ class Cache:
         clock: for how long informers have been unsynced.
         rng: spreads back-offs.
         read_deadline: longest silence of a watch, in seconds.
+        opened: told the resource of each watch that the API server accepted.
     """
 
     def __init__(
-        self, *, client: Client, clock: Clock, rng: Random, read_deadline: float = READ_DEADLINE_SECONDS
+        self,
+        *,
+        client: Client,
+        clock: Clock,
+        rng: Random,
+        read_deadline: float = READ_DEADLINE_SECONDS,
+        opened: Callable[[str], None] = lambda _resource: None,
     ) -> None:
+        self._opened = opened
         self._client = client
         self._clock = clock
         self._rng = rng
@@ -221,6 +231,7 @@ class Cache:
             rng=self._rng,
             read_deadline=self._read_deadline,
             optional=optional,
+            opened=self._opened,
         )
         self._informers.append(informer)
         self._update()

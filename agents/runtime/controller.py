@@ -106,10 +106,14 @@ class Controller:
             FatalError: a reconcile said that the process must end.
         """
         queue: WorkQueue[Request] = WorkQueue(
-            rng=environment.rng, base_delay=self._base_backoff, max_delay=self._max_backoff, bucket=self._failures
+            rng=environment.rng,
+            base_delay=self._base_backoff,
+            max_delay=self._max_backoff,
+            bucket=self._failures,
+            observer=environment.metrics.queue(self.name),
         )
         self._queue = queue
-        environment.metrics.watch_controller(self.name, queue.__len__)
+        environment.metrics.watch_controller(self.name, queue, workers=self._concurrency)
         try:
             for source in self._sources:
                 source.start(queue)
@@ -148,7 +152,7 @@ class Controller:
         metrics.reconcile_started(self.name)
         outcome, terminal = "error", False
         try:
-            result = await self._reconcile(request)
+            result = await self._reconcile(request, metrics)
             outcome = self._succeeded(request, queue, result)
         except RequeueAfter as error:
             log.info("Reconcile has to wait", error=error, requeueAfterSeconds=error.after.total_seconds())
@@ -164,7 +168,7 @@ class Controller:
         finally:
             metrics.reconcile_ended(self.name, outcome, clock.monotonic() - started, terminal=terminal)
 
-    async def _reconcile(self, request: Request) -> Result:
+    async def _reconcile(self, request: Request, metrics: Metrics) -> Result:
         scope = asyncio.timeout(self._deadline_seconds)
         try:
             async with scope:
@@ -172,6 +176,7 @@ class Controller:
         except TimeoutError as error:
             if not scope.expired():
                 raise
+            metrics.reconcile_timed_out(self.name)
             raise ReconcileDeadlineExceeded(
                 "reconcile took too long", deadlineSeconds=self._deadline_seconds
             ) from error

@@ -73,6 +73,7 @@ class Reflector(Generic[T]):
         rng: spreads the back-off.
         read_deadline: longest silence of a watch, in seconds.
         optional: whether the kind may be missing.
+        opened: told the resource of each watch that the API server accepted.
     """
 
     def __init__(
@@ -89,7 +90,9 @@ class Reflector(Generic[T]):
         rng: Random,
         read_deadline: float = READ_DEADLINE_SECONDS,
         optional: bool = False,
+        opened: Callable[[str], None] = lambda _resource: None,
     ) -> None:
+        self._opened = opened
         self._client = client
         self._resource = resource
         self._namespace = namespace
@@ -204,6 +207,7 @@ class Reflector(Generic[T]):
             read_deadline=self._read_deadline,
         ) as watch:
             log.debug("Watch started", resource=self._resource.plural, namespace=self._namespace)
+            self._opened(self._resource.plural)
             self._answered()
             async for event in watch:
                 events += 1
@@ -258,8 +262,10 @@ class Reflector(Generic[T]):
     def _report(self, error: Exception, delay: timedelta) -> None:
         """Log a failure: at error once per outage, and always if it is no kind of ours."""
         unknown = not isinstance(error, AgentError)
-        write = log.error if unknown or self._outage == FAILURES_BEFORE_NEWS else log.debug
-        write(
+        if not unknown and self._outage != FAILURES_BEFORE_NEWS:
+            log.debug("List or watch failed", resource=self._resource.plural, attempt=self._outage, error=error)
+            return
+        log.error(
             "List or watch failed",
             resource=self._resource.plural,
             namespace=self._namespace,

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Hashable
 from datetime import timedelta
 from random import Random
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
@@ -49,6 +49,42 @@ class FailureBucket:
         return timedelta(seconds=max(0.0, -self._tokens / self._per_second))
 
 
+class Observer(Protocol):
+    """Told what happens to keys, never which; client-go's workqueue metrics."""
+
+    def added(self) -> None:
+        """Count a key that was queued."""
+        ...
+
+    def retried(self) -> None:
+        """Count a key that is queued after a delay."""
+        ...
+
+    def waited(self, seconds: float) -> None:
+        """Take how long a key was ready before it was taken."""
+        ...
+
+    def worked(self, seconds: float) -> None:
+        """Take how long a key was processed."""
+        ...
+
+
+class _Nobody:
+    """Observes nothing."""
+
+    def added(self) -> None:
+        """Take no notice."""
+
+    def retried(self) -> None:
+        """Take no notice."""
+
+    def waited(self, seconds: float) -> None:
+        """Take no notice."""
+
+    def worked(self, seconds: float) -> None:
+        """Take no notice."""
+
+
 class QueueShutDown(Exception):
     """The queue is shut down and holds no more keys."""
 
@@ -63,14 +99,17 @@ class WorkQueue(Generic[K]):
         base_delay: timedelta = BASE_DELAY,
         max_delay: timedelta = MAX_DELAY,
         bucket: FailureBucket | None = None,
+        observer: Observer | None = None,
     ) -> None:
+        self._observer = observer or _Nobody()
         self._rng = rng
         self._bucket = bucket
         self._base_delay = base_delay
         self._max_delay = max_delay
         self._ready: deque[K] = deque()
-        self._dirty: set[K] = set()
-        self._processing: set[K] = set()
+        self._dirty: dict[K, float] = {}
+        """Keys that are queued, or will be when they are done; and since when, on the loop's clock."""
+        self._processing: dict[K, float] = {}
         self._timers: dict[K, asyncio.TimerHandle] = {}
         self._failures: dict[K, int] = {}
         self._api_errors: set[K] = set()
@@ -81,11 +120,17 @@ class WorkQueue(Generic[K]):
         """Return how many keys are ready and not yet taken; delayed ones do not count."""
         return len(self._ready)
 
+    def processing(self) -> list[float]:
+        """Return for how many seconds each key that was taken is being processed."""
+        now = asyncio.get_running_loop().time() if self._processing else 0.0
+        return [now - started for started in self._processing.values()]
+
     def add(self, key: K) -> None:
         """Queue a key now, unless it is queued already."""
         if self._shut_down or key in self._dirty:
             return
-        self._dirty.add(key)
+        self._observer.added()
+        self._dirty[key] = asyncio.get_running_loop().time()
         if key not in self._processing:
             self._enqueue(key)
 
@@ -100,13 +145,15 @@ class WorkQueue(Generic[K]):
                 raise QueueShutDown
             await self._wait_ready()
         key = self._ready.popleft()
-        self._dirty.discard(key)
-        self._processing.add(key)
+        now = asyncio.get_running_loop().time()
+        self._observer.waited(now - self._dirty.pop(key))
+        self._processing[key] = now
         return key
 
     def done(self, key: K) -> None:
         """Say that a taken key has been processed; queues it again if it was added meanwhile."""
-        self._processing.discard(key)
+        if (started := self._processing.pop(key, None)) is not None:
+            self._observer.worked(asyncio.get_running_loop().time() - started)
         if key in self._dirty:
             self._enqueue(key)
 
@@ -117,6 +164,7 @@ class WorkQueue(Generic[K]):
         if delay <= timedelta(0):
             self.add(key)
             return
+        self._observer.retried()
         loop = asyncio.get_running_loop()
         due = loop.time() + delay.total_seconds()
         timer = self._timers.get(key)

@@ -8,6 +8,7 @@ Moments are seconds of the monotonic clock, which begins at the boot, together w
 changes nothing. The file is written before the restart, so that a kill in between costs a restart and never grants one.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -46,6 +47,8 @@ class RestartBudget:
         self._clock = clock
         self._boot_id = boot_id
         self._restarts = _read(path, boot_id)
+        self.totals = Counter(made=0, suppressed=0)
+        """Restarts of this process, made and not made, for metrics."""
 
     def count(self, name: str) -> int:
         """Return how often something was restarted within the last hour."""
@@ -63,12 +66,17 @@ class RestartBudget:
 
     def spend(self, name: str) -> None:
         """Note a restart that is about to be made; a few bytes on a tmpfs, written at once."""
+        self.totals["made"] += 1
         self._restarts[name] = [*self._recent(name), self._clock.monotonic()]
         document = {"bootID": self._boot_id, "restarts": self._restarts}
         try:
             files.write_atomic(self._path, dump_json(document), mode=STATE_MODE, sync=False)
         except files.FileError as error:
             log.error("Restarts not written down", error=error)
+
+    def refuse(self) -> None:
+        """Note a restart that is not made because too many were."""
+        self.totals["suppressed"] += 1
 
     def _recent(self, name: str) -> list[float]:
         now = self._clock.monotonic()

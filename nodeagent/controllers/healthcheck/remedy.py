@@ -101,6 +101,7 @@ class Remedy:
             return starting
         if wait := self._budget.wait(unit):
             pause = format_duration(timedelta(seconds=int(wait.total_seconds()) + 1))
+            self._budget.refuse()
             count = self._budget.count(unit)
             return Refusal(
                 "budget", f"it was restarted {count} times within an hour; not again before {pause} have passed"

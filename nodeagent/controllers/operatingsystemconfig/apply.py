@@ -8,7 +8,7 @@ a second round.
 """
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, takewhile
@@ -59,6 +59,8 @@ class Outcome:
     """Items that are held back by a failed one, or have not ended; and what is known of the latter."""
     restart: bool = False
     """The process has to end, so that systemd starts it again."""
+    steps: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """How many steps of each verb there were, by result: `done`, `failed` or `unfinished`."""
 
 
 class Applier:
@@ -429,7 +431,11 @@ class _Run:
                 if step.id in blocked or step.id in self.unfinished
             },
             restart=self.restart,
+            steps=Counter((step.verb, self._result(step)) for step in self.plan.steps if step.id in self.taken),
         )
+
+    def _result(self, step: Step) -> str:
+        return "failed" if step.id in self.failed else "unfinished" if step.id in self.unfinished else "done"
 
 
 def _group(step: Step) -> type[Step]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from agents.runtime.reconcile import Persistent, Request
 from agents.runtime.source import ChannelSource, KindSource, Source
 from nodeagent.config import NodeAgentConfiguration
 from nodeagent.controllers.operatingsystemconfig import serial
-from nodeagent.controllers.operatingsystemconfig.apply import Applier
+from nodeagent.controllers.operatingsystemconfig.apply import Applier, Outcome
 from nodeagent.controllers.operatingsystemconfig.containerd import Containerd, ContainerdFiles
 from nodeagent.controllers.operatingsystemconfig.controller import (
     CONTROLLER,
@@ -81,6 +81,7 @@ class Parts:
     kubelet: Kubelet
     images: ImageExtractor
     status: StatusBoard
+    applied: Callable[[Outcome, float], None]
     shutdown: Shutdown
     token_resync: ChannelSource
     """Told about Secrets whose token files are to be looked at."""
@@ -143,6 +144,7 @@ class OperatingSystemConfigController:
                 search_path=os.environ.get("PATH", ""),
                 sync_period=settings.sync_period,
                 kubernetes_version=settings.kubernetes_version,
+                applied=parts.applied,
             )
         )
 

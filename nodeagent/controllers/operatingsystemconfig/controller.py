@@ -107,6 +107,8 @@ class Dependencies:
     search_path: str
     sync_period: timedelta
     kubernetes_version: str
+    applied: Callable[[Outcome, float], None] = lambda _outcome, _seconds: None
+    """Told what became of each plan, and how long that took."""
 
 
 class OperatingSystemConfigReconciler:
@@ -270,14 +272,17 @@ class OperatingSystemConfigReconciler:
 
     async def _carry_out(self, steps: Plan, prepared: Prepared) -> Outcome:
         scope = asyncio.timeout(APPLY_SECONDS)
+        started = self._with.clock.monotonic()
         try:
             with self._with.jobs.handling(steps):
                 async with scope:
-                    return await self._with.applier.apply(steps, prepared.contents)
+                    outcome = await self._with.applier.apply(steps, prepared.contents)
         except TimeoutError as error:
             if not scope.expired():
                 raise
             raise ApplyTooSlow("apply took too long, going on with what is left", seconds=APPLY_SECONDS) from error
+        self._with.applied(outcome, self._with.clock.monotonic() - started)
+        return outcome
 
     async def _restart(self, reason: str) -> None:
         await self._with.status.phase("restarting")

@@ -8,7 +8,7 @@ Source: contract 9 W14; the rest is ours.
 """
 
 import asyncio
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import timedelta
@@ -81,6 +81,8 @@ class Drift:
         self._known: dict[str, tuple[str | None, str]] = {}
         self._repairs = _Allowance(MOST_REPAIRS, clock)
         self._budget = budget
+        self.totals = Counter(repaired=0, left=0, reported=0)
+        """Drifted items by what was done about them, for metrics."""
 
     def suspect(self, path: str) -> None:
         """Have the next look see after this path alone."""
@@ -141,6 +143,7 @@ class Drift:
             if repaired or self._known.get(key) != (finding.path, action):
                 log.info("Machine drifted", reason=finding.reason, finding=finding.message, action=action)
                 self._report(finding, action)
+                self.totals["repaired" if repaired else "left" if self._repair else "reported"] += 1
             self._known[key] = (finding.path, action)
             if repaired:
                 dirty |= await self._dirty(finding, applied)
@@ -173,6 +176,7 @@ class Drift:
         if state.active_state == "active" and since < finding.changed_at:
             return False
         if self._budget.count(name) >= MOST_RESTARTS:
+            self._budget.refuse()
             log.error("Unit was restarted too often, not restarted for drift", unit=name, limit=MOST_RESTARTS)
             return False
         await asyncio.to_thread(self._budget.spend, name)

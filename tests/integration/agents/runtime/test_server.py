@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from random import Random
 
 import aiohttp
 import pytest
@@ -12,6 +13,7 @@ from agents.core.errors import FatalError
 from agents.runtime.health import Checks
 from agents.runtime.metrics import Metrics
 from agents.runtime.server import HttpServer, health_server, metrics_server
+from agents.runtime.workqueue import WorkQueue
 
 
 async def passing() -> str | None:
@@ -100,7 +102,7 @@ async def test_unknown_paths(path: str) -> None:
 async def test_metrics() -> None:
     """Contract 1.6: `/metrics` must be in Prometheus' text format; `/debug/pprof` on the same port is not found."""
     metrics = Metrics()
-    metrics.watch_controller("token", lambda: 0)
+    metrics.watch_controller("token", WorkQueue(rng=Random(1)), workers=1)
     async with asking(metrics_server(bind_address="127.0.0.1", port=0, metrics=metrics)) as session:
         async with session.get("/metrics") as response:
             assert response.headers["Content-Type"].startswith("text/plain; version=")

@@ -111,6 +111,7 @@ async def test_a_file_that_cannot_be_written_fails_alone(apply: Apply, agent: Os
     outcome = await apply(wanted, diff(wanted, old=None))
     await agent.units.close()
     assert list(outcome.failed) == ["file /etc/bad"]
+    assert outcome.steps == {("write-file", "done"): 1, ("write-file", "failed"): 1, ("reload", "done"): 1}
     assert "etc/bad" in str(outcome.failed["file /etc/bad"])
     assert agent.read("/etc/good") == "x"
     assert apply.left == {"file-changed /etc/bad"}
