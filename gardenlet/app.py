@@ -49,7 +49,7 @@ from gardenlet.config import ClientConnection, GardenletConfiguration, SeedTempl
 from gardenlet.controllers.networkpolicy import api_server
 from gardenlet.handover import HandOver
 from gardenlet.startup import Startup
-from gardenlet.version import GARDENER_VERSION
+from gardenlet.version import GARDENER_VERSION, VERSION
 from gardenlet.wiring import Controllers, GardenSide, Process, SeedSide
 
 log = get_logger(__name__)
@@ -132,6 +132,7 @@ class App:
         checks.add_readiness("startup", self._start)
         checks.add_note("garden-informer-sync", self._garden_sync)
         checks.add_note("event-loop-lag", lambda: f"{self._lag.seconds:.3f} s")
+        self._metrics.build_info("gardenlet_build_info", version=VERSION, gardener_version=GARDENER_VERSION)
         lag = "How late the event loop came to its last timer, in seconds."
         self._metrics.gauge("gardenlet_event_loop_lag_seconds", lag, lambda: self._lag.seconds)
         synced = "Whether all caches of the garden have what they select."
