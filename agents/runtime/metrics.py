@@ -166,8 +166,12 @@ class Metrics:
 
     def queue(self, controller: str) -> QueueMetrics:
         """Return what a controller's queue tells."""
-        families = (self._adds, self._retries, self._waits, self._works)
-        return QueueMetrics(*(family.labels(controller) for family in families))
+        return QueueMetrics(
+            self._adds.labels(controller),
+            self._retries.labels(controller),
+            self._waits.labels(controller),
+            self._works.labels(controller),
+        )
 
     def watch_controller(self, controller: str, queue: Queue, *, workers: int) -> None:
         """Show a controller from now on, its counters at zero."""

@@ -14,7 +14,7 @@ from agents.kube.errors import DeadlineExceeded, Gone, Unavailable
 from agents.kube.models import NODES, SECRETS, Node, Secret
 from agents.kube.patch import merge
 from agents.kube.transport import Call
-from agents.kube.watch import EventType, Watch, WatchEvent, open_watch
+from agents.kube.watch import READ_DEADLINE_SECONDS, EventType, Watch, WatchEvent, open_watch
 from agents.runtime.cache import Cache, Informer
 from agents.runtime.reconcile import Request
 from tests.integration.agents.conftest import NewClient
@@ -51,9 +51,9 @@ async def eventually(condition: object, seconds: float = 15) -> None:
             await asyncio.sleep(0.02)
 
 
-def secrets(client: Client, name: str, **options: float) -> tuple[Cache, Informer[Secret]]:
+def secrets(client: Client, name: str, read_deadline: float = READ_DEADLINE_SECONDS) -> tuple[Cache, Informer[Secret]]:
     """Return a cache with an informer of one Secret."""
-    cache = Cache(client=client, clock=SystemClock(), rng=Random(1), **options)
+    cache = Cache(client=client, clock=SystemClock(), rng=Random(1), read_deadline=read_deadline)
     return cache, cache.informer(SECRETS, namespace="default", field_selector=f"metadata.name={name}")
 
 

@@ -8,15 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.runtime.workqueue import FailureBucket, QueueShutDown, WorkQueue
+from agents.runtime.workqueue import BASE_DELAY, MAX_DELAY, FailureBucket, QueueShutDown, WorkQueue
 from tests.support.virtual_time import VirtualTimeLoop
 
 SECOND = timedelta(seconds=1)
 
 
-def new_queue(bucket: FailureBucket | None = None, **options: timedelta) -> WorkQueue[str]:
+def new_queue(
+    bucket: FailureBucket | None = None, base_delay: timedelta = BASE_DELAY, max_delay: timedelta = MAX_DELAY
+) -> WorkQueue[str]:
     """Return an empty queue."""
-    return WorkQueue(rng=Random(1), bucket=bucket, **options)
+    return WorkQueue(rng=Random(1), bucket=bucket, base_delay=base_delay, max_delay=max_delay)
 
 
 def now() -> float:
