@@ -77,7 +77,6 @@ async def agent(number: int, access: ClusterAccess, folder: Path) -> None:
             kubelet=Kubelet(),
             images=FakeImages(root),
             status=StatusBoard(path=paths.status, clock=clock, version="bench"),
-            applied=lambda _outcome, _seconds: None,
             shutdown=Shutdown(),
             token_resync=ChannelSource(),
             tokens={},

@@ -81,7 +81,8 @@ class Parts:
     kubelet: Kubelet
     images: ImageExtractor
     status: StatusBoard
-    applied: Callable[[Outcome, float], None]
+    applied: Callable[[Outcome, float], None] = lambda _outcome, _seconds: None
+    """Told what became of each plan, and how long that took."""
     shutdown: Shutdown
     token_resync: ChannelSource
     """Told about Secrets whose token files are to be looked at."""
