@@ -5,14 +5,12 @@ of a paragraph in it. These are the node agent's; gardenlet has two contracts of
 `Contract controllers 2.9: ...`. `--check` writes nothing and fails if the document is not up to date.
 """
 
-import argparse
 import ast
 import re
-import sys
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from generated import ROOT, main
+
 OUTPUT = ROOT / "docs/conformance.md"
 SECTION = r"(?:\d+(?:\.\d+)*(?:\s+W\d+)?|W\d+|Appendix [A-D](?: \([^)]*\))?)"
 CLAIM = re.compile(
@@ -209,20 +207,5 @@ def _refuse_empty(kind: str, tests: dict[int, list[str]] | dict[str, list[str]])
         raise SystemExit("without a test: " + ", ".join(missing))
 
 
-def main() -> int:
-    """Write or check; return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="fail if the document is not up to date")
-    check = parser.parse_args().check
-    text = render() + weaknesses() + appendix() + gardenlet()
-    if not check:
-        OUTPUT.write_text(text)
-        return 0
-    if not OUTPUT.exists() or OUTPUT.read_text() != text:
-        print("docs/conformance.md is not up to date: run 'make documents'", file=sys.stderr)
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(OUTPUT, render() + weaknesses() + appendix() + gardenlet(), description=__doc__))

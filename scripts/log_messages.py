@@ -3,14 +3,13 @@
 `python scripts/log_messages.py` writes it, `--check` fails if it is not up to date.
 """
 
-import argparse
 import ast
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from generated import ROOT, main
+
 OUTPUT = ROOT / "docs/logging.md"
 ROOMS = {
     "agents": "both",
@@ -104,19 +103,5 @@ def document() -> str:
     return INTRODUCTION + "".join(tables)
 
 
-def main() -> int:
-    """Write or check; return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="fail if the document is not up to date")
-    text = document()
-    if not parser.parse_args().check:
-        OUTPUT.write_text(text)
-        return 0
-    if OUTPUT.exists() and OUTPUT.read_text() == text:
-        return 0
-    print("docs/logging.md is out of date: run `make documents`", file=sys.stderr)
-    return 1
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(OUTPUT, document(), description=__doc__))

@@ -3,14 +3,13 @@
 `python scripts/metrics_reference.py` writes it, `--check` fails if it is not up to date.
 """
 
-import argparse
 import ast
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from generated import ROOT, main
+
 OUTPUT = ROOT / "docs/metrics.md"
 ROOMS = {"agents": "both", "nodeagent": "node agent", "gardenlet": "gardenlet"}
 TYPES = {
@@ -125,19 +124,5 @@ def _text(node: ast.expr, texts: Mapping[str, str]) -> str | None:
             return None
 
 
-def main() -> int:
-    """Write or check; return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="fail if the document is not up to date")
-    text = INTRODUCTION + "".join(metric.row() for metric in metrics())
-    if not parser.parse_args().check:
-        OUTPUT.write_text(text)
-        return 0
-    if OUTPUT.exists() and OUTPUT.read_text() == text:
-        return 0
-    print("docs/metrics.md is out of date: run `make documents`", file=sys.stderr)
-    return 1
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(OUTPUT, INTRODUCTION + "".join(metric.row() for metric in metrics()), description=__doc__))
