@@ -27,6 +27,8 @@ Makes this machine match its OperatingSystemConfig: writes files, manages system
 certificate fresh, and reports a heartbeat to the cluster.
 """
 _EPILOG = """\
+The commands that only look have exit codes of their own, see their --help.
+
 exit codes:
   0  stopped on request (also: stopped in order to be started again by systemd)
   1  wrong usage, unusable configuration, or an error that needs a restart
@@ -52,6 +54,8 @@ class Options:
 
     command: str
     config_dir: Path
+    inspection: argparse.Namespace | None = None
+    """Arguments of a command that only looks, see `nodeagent.inspection`."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -95,14 +99,32 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
         description="Stops agent, kubelet and Pods, removes units and files of all OperatingSystemConfigs, and empties "
         "/var/lib/gardener-node-agent and /var/lib/kubelet. Can be repeated. Delete the Node object first.",
     )
+    if _names_command(arguments):
+        from nodeagent.inspection.arguments import add
+
+        add(commands, flags)
     parsed = parser.parse_args(arguments)
-    directory = getattr(parsed, "config_dir", "")
+    command = parsed.command or "run"
+    looks = command not in _LOGGERS
+    directory = getattr(parsed, "config_dir", str(Paths().base) if looks else "")
     if not directory:
         parser.error("--config-dir is required")
     return Options(
-        command=parsed.command or "run",
+        command=command,
         config_dir=Path(directory).absolute(),
+        inspection=parsed if looks else None,
     )
+
+
+def _names_command(arguments: Sequence[str]) -> bool:
+    """Tell whether there is more than the flag that the agent itself is started with."""
+    left = iter(arguments)
+    for argument in left:
+        if argument == "--config-dir":
+            next(left, None)
+        elif not argument.startswith("--config-dir="):
+            return True
+    return False
 
 
 def load_config(
@@ -154,6 +176,10 @@ def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] 
     logging.configure("info", "json")
     try:
         options = parse(sys.argv[1:] if arguments is None else arguments, environment)
+        if options.inspection is not None:
+            from nodeagent.inspection.run import run
+
+            return run(options.inspection, environment)
         path, loaded, notes = load_config(options, environment, Paths())
     except SystemExit as exit_:
         return exit_.code if isinstance(exit_.code, int) else 1

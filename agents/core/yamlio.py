@@ -94,6 +94,11 @@ def load_yaml(content: bytes) -> object:
         raise YamlError("not valid YAML", problem=type(error).__name__) from None
 
 
+def compose_yaml(content: bytes) -> yaml.Node | None:
+    """Return the nodes of a document that `load_yaml` accepts, with their places in the text; None if it is empty."""
+    return yaml.compose(content.decode("utf-8"), Loader=_Loader)
+
+
 def dump_json(value: object) -> bytes:
     """Write a plain value as JSON with sorted keys and a final line feed."""
     return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode() + b"\n"

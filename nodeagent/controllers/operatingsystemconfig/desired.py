@@ -53,8 +53,13 @@ def read(secret: Secret, *, hostname: str, paths: Paths, search_path: str) -> De
         InvalidOSC: with every problem and its path.
     """
     decoded = with_environment(codec.decode(codec.payload(secret.data)), search_path)
+    return check(decoded, checksum=checksum(secret).value, hostname=hostname, paths=paths)
+
+
+def check(decoded: Decoded, *, checksum: str, hostname: str, paths: Paths) -> Desired:
+    """Validate what was decoded; arguments and errors as in `read`."""
     problems = validate(decoded.config, own_state=[str(paths.desired)])
     if problems:
         raise InvalidOSC(problems)
     wanted = effective(decoded.config, hostname=hostname)
-    return Desired(checksum(secret).value, decoded, wanted, staticpods.desired(wanted))
+    return Desired(checksum, decoded, wanted, staticpods.desired(wanted))

@@ -1,0 +1,80 @@
+"""Runs one of the commands: gathers, prints, returns the exit code."""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TextIO
+
+from agents.core import logging
+from agents.core.errors import AgentError
+from nodeagent.inspection.output import Output, Style
+from nodeagent.paths import Paths
+
+_FAILED = 1
+_INTERRUPTED = 130
+
+
+def run(
+    arguments: argparse.Namespace,
+    environment: Mapping[str, str],
+    *,
+    paths: Paths | None = None,
+    stream: TextIO | None = None,
+    errors: TextIO | None = None,
+) -> int:
+    """Run the command that the arguments name; returns the exit code.
+
+    Args:
+        arguments: parsed by what `arguments.add` built.
+        environment: of the process.
+        paths: where the machine's files are.
+        stream: for the result, stdout by default.
+        errors: for everything else, stderr by default.
+    """
+    logging.configure("error", "text", stream=errors)
+    stream, errors = stream or sys.stdout, errors or sys.stderr
+    output = Output(stream, errors, arguments.output, Style.of(stream, environment))
+    try:
+        return _COMMANDS[arguments.command](arguments, environment, paths or Paths(), output)
+    except AgentError as error:
+        output.say(f"error: {error}")
+        return _FAILED
+    except BrokenPipeError:
+        return _FAILED
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+
+
+def config_dir(arguments: argparse.Namespace, paths: Paths) -> Path:
+    """Return the directory of the configuration; the standard one unless given."""
+    return Path(getattr(arguments, "config_dir", paths.base)).absolute()
+
+
+def _version(_arguments: argparse.Namespace, _environment: Mapping[str, str], _paths: Paths, output: Output) -> int:
+    from nodeagent.inspection import version
+
+    output.document(version.gather(), version.lines)
+    return 0
+
+
+def _schema(arguments: argparse.Namespace, _environment: Mapping[str, str], _paths: Paths, output: Output) -> int:
+    from nodeagent.inspection import schema
+
+    output.stream.write(schema.lines(schema.gather(arguments.kind)))
+    return 0
+
+
+def _validate(arguments: argparse.Namespace, environment: Mapping[str, str], paths: Paths, output: Output) -> int:
+    from nodeagent.inspection import validate
+
+    check = environment.get("EXPERIMENTAL_DISABLE_KUBERNETES_VERSION_CHECK") != "true"
+    found = validate.gather(arguments.files, paths=paths, check_kubernetes_version=check)
+    output.document(found, validate.lines)
+    return validate.exit_code(found)
+
+
+Command = Callable[[argparse.Namespace, Mapping[str, str], Paths, Output], int]
+
+_COMMANDS: Mapping[str, Command] = {"version": _version, "schema": _schema, "validate": _validate}
