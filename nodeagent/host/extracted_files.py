@@ -54,11 +54,13 @@ class ExtractedFiles:
     Args:
         record: where it is kept.
         root: where the machine's file system starts.
+        read_only: never write the record, for somebody beside the agent who only looks.
     """
 
-    def __init__(self, *, record: Path, root: Path) -> None:
+    def __init__(self, *, record: Path, root: Path, read_only: bool = False) -> None:
         self._record = record
         self._root = root
+        self._read_only = read_only
         self._known: dict[str, _Known] | None = None
         self._seen: dict[str, _Known] = {}
         self._lock = threading.Lock()
@@ -143,7 +145,7 @@ class ExtractedFiles:
         return self._known
 
     def _save(self, known: dict[str, _Known]) -> None:
-        if known != self._known:
+        if known != self._known and not self._read_only:
             document = {"files": [item.model_dump() for _path, item in sorted(known.items())]}
             files.write_atomic(self._record, dump_json(document), mode=_MODE)
             self._known = known

@@ -52,6 +52,10 @@ class Originals:
         """Paths of which is known what was there before us, be it nothing."""
         return frozenset(self._load())
 
+    def has(self, path: str) -> bool:
+        """Tell whether something was at a path before us, which is put back when the path leaves."""
+        return self._load().get(path) is not None
+
     def keep(self, paths: Iterable[str]) -> None:
         """Keep what is at these paths, none of which was ever written by us.
 

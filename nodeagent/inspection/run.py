@@ -4,10 +4,12 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import TextIO
 
 from agents.core import logging
+from agents.core.clock import SystemClock
 from agents.core.errors import AgentError
 from nodeagent.inspection.output import Output, Style
 from nodeagent.paths import Paths
@@ -75,6 +77,35 @@ def _validate(arguments: argparse.Namespace, environment: Mapping[str, str], pat
     return validate.exit_code(found)
 
 
+def _status(arguments: argparse.Namespace, environment: Mapping[str, str], paths: Paths, output: Output) -> int:
+    from nodeagent.inspection import status, status_text
+    from nodeagent.inspection.follow import follow, look
+
+    clock, directory = SystemClock(), config_dir(arguments, paths)
+
+    async def gather() -> status.Status:
+        return await look(paths=paths, config_dir=directory, clock=clock, environment=environment)
+
+    async def wait() -> status.Status:
+        if not arguments.wait:
+            return await gather()
+        return await follow(
+            gather,
+            clock=clock,
+            timeout=timedelta(seconds=arguments.timeout),
+            changed=lambda found: output.say(status_text.summary(found)),
+        )
+
+    found = asyncio.run(wait())
+    output.document(found, status_text.lines)
+    return status.exit_code(found)
+
+
 Command = Callable[[argparse.Namespace, Mapping[str, str], Paths, Output], int]
 
-_COMMANDS: Mapping[str, Command] = {"version": _version, "schema": _schema, "validate": _validate}
+_COMMANDS: Mapping[str, Command] = {
+    "status": _status,
+    "validate": _validate,
+    "schema": _schema,
+    "version": _version,
+}

@@ -131,9 +131,7 @@ def _kind(loaded: object) -> Kind:
     return "unknown"
 
 
-def _check_config(
-    path: Path, loaded: Mapping[str, object], *, check_kubernetes_version: bool
-) -> list[tuple[str, str]]:
+def _check_config(path: Path, loaded: Mapping[str, object], *, check_kubernetes_version: bool) -> list[tuple[str, str]]:
     try:
         parsed = parse_config(path, loaded, NodeAgentConfiguration)
     except ConfigError as error:

@@ -81,7 +81,7 @@ class ContainerdFiles:
         Raises:
             AgentError: containerd cannot be asked, or its file cannot be used.
         """
-        before, after = await self._tables(settings)
+        before, after = await self.tables(settings)
         return before != after
 
     async def configure(self, settings: Runtime) -> bool:
@@ -93,7 +93,7 @@ class ContainerdFiles:
         Raises:
             AgentError: as `differs`, or the file cannot be written.
         """
-        before, after = await self._tables(settings)
+        before, after = await self.tables(settings)
         for directory in (RUNTIMES_DIRECTORY, IMPORTS_DIRECTORY, CERTS_DIRECTORY):
             await run_to_end(files.ensure_directory, self._at(directory))
         if before == after:
@@ -106,8 +106,8 @@ class ContainerdFiles:
         log.info("Configuration of containerd written", path=CONFIG_FILE)
         return True
 
-    async def _tables(self, settings: Runtime) -> tuple[Mapping[str, object] | None, Mapping[str, object]]:
-        """Return what the file says, None if there is none, and what it should say."""
+    async def tables(self, settings: Runtime) -> tuple[Mapping[str, object] | None, Mapping[str, object]]:
+        """Return what the file says, None if there is none, and what it should say; errors as `differs`."""
         content = await asyncio.to_thread(files.read_optional, self._at(CONFIG_FILE))
         missing = content is None
         config = _parse(await self._containerd.default_config() if content is None else content)

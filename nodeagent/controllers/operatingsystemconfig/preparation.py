@@ -107,7 +107,7 @@ class Preparation:
         other_config = await self._containerd_differs(desired.effective)
         resumed = loaded.pending is not None and loaded.pending.checksum == desired.checksum
         if resumed and loaded.pending is not None and (loaded.pending.unfinished or last.decoded is not None):
-            changes = self._resumed(loaded.pending.changes, desired.effective, dirty, other_config=other_config)
+            changes = resumed_changes(loaded.pending.changes, desired.effective, dirty, other_config=other_config)
             if (
                 not changes
                 and not last.older
@@ -145,12 +145,6 @@ class Preparation:
         self.dirty = Dirty()
         self._say(desired, changes, resumed=resumed)
         return Prepared(contents, changes)
-
-    def _resumed(self, changes: Changes, wanted: Effective, dirty: Dirty, *, other_config: bool) -> Changes:
-        if wanted.runtime is None:
-            # The Go agent asks for this on every first run; without settings there is nothing to write.
-            changes = changes.without((Entry(EntryKind.CONTAINERD_CONFIG),))
-        return with_containerd_config(add_dirty(changes, wanted, dirty), changed=other_config)
 
     async def _containerd_differs(self, wanted: Effective) -> bool:
         """Look at the real file (W16); if containerd cannot be asked, the step that would write it says why."""
@@ -200,6 +194,21 @@ class Preparation:
             registries=len(changes.registries_desired) + len(changes.registries_deleted),
             **({"inPlace": list(changes.in_place.names)} if changes.in_place else {}),
         )
+
+
+def resumed_changes(changes: Changes, wanted: Effective, dirty: Dirty, *, other_config: bool) -> Changes:
+    """Return what is left of an apply that is gone on with.
+
+    Args:
+        changes: of the journal.
+        wanted: what is desired.
+        dirty: what was seen to differ meanwhile.
+        other_config: whether containerd's configuration is not as it should be.
+    """
+    if wanted.runtime is None:
+        # The Go agent asks for this on every first run; without settings there is nothing to write.
+        changes = changes.without((Entry(EntryKind.CONTAINERD_CONFIG),))
+    return with_containerd_config(add_dirty(changes, wanted, dirty), changed=other_config)
 
 
 def _foreign(changes: Changes, wanted: Effective, old: Effective) -> frozenset[str]:

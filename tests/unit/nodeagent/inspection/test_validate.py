@@ -33,6 +33,8 @@ spec:
     - {name: "..", content: x}
 """
 
+HEAD = "kind: OperatingSystemConfig\nspec:\n  files:\n"
+
 
 def check(tmp_path: Path, text: str) -> CheckedFile:
     """Check one file."""
@@ -62,16 +64,14 @@ def test_a_valid_osc_is_valid(tmp_path: Path) -> None:
     ("text", "path", "line"),
     [
         ("kind: OperatingSystemConfig\napiVersion: v1\n", "apiVersion", 2),
-        ("kind: OperatingSystemConfig\nspec:\n  files:\n  - path: 5\n", "spec.files[0].path", 4),
+        (f"{HEAD}  - path: 5\n", "spec.files[0].path", 4),
         (
-            "kind: OperatingSystemConfig\nspec:\n  files:\n  - path: /var/lib/gardener-node-agent/desired-osc.yaml\n"
-            "    content: {inline: {data: x}}\n",
+            f"{HEAD}  - path: /var/lib/gardener-node-agent/desired-osc.yaml\n    content: {inline: {data: x}}\n",
             "spec.files[0].path",
             4,
         ),
         (
-            "kind: OperatingSystemConfig\nspec:\n  files:\n  - path: /etc/kubernetes/manifests/a.yaml\n"
-            "    content: {inline: {data: 'kind: Service'}}\n",
+            f"{HEAD}  - path: /etc/kubernetes/manifests/a.yaml\n    content: {inline: {data: 'kind: Service'}}\n",
             "file /etc/kubernetes/manifests/a.yaml",
             1,
         ),

@@ -1,0 +1,53 @@
+"""Looks at a machine once, or again and again until it is done or has failed."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+
+from agents.core.clock import Clock
+from nodeagent.inspection import probes, state, status, status_text
+from nodeagent.inspection.machine import RealMachine
+from nodeagent.inspection.status import Status
+from nodeagent.paths import Paths
+
+POLL = timedelta(seconds=1)
+
+
+async def look(*, paths: Paths, config_dir: Path, clock: Clock, environment: Mapping[str, str]) -> Status:
+    """Return the state of this machine now.
+
+    Args:
+        paths: where its files are.
+        config_dir: directory of the agent's configuration.
+        clock: for ages.
+        environment: says where containerd listens.
+    """
+    found = await asyncio.to_thread(state.read, paths, config_dir)
+    certificate = await asyncio.to_thread(status.read_certificate, paths, clock.now())
+    async with RealMachine(paths=paths, state=found, clock=clock, environment=environment) as machine:
+        answers = await probes.ask(machine)
+    return status.gather(found, answers, certificate, now=clock.now())
+
+
+async def follow(
+    gather: Callable[[], Awaitable[Status]], *, clock: Clock, timeout: timedelta, changed: Callable[[Status], None]
+) -> Status:
+    """Look until it is done or failed, or the time is over; returns what was seen last.
+
+    Args:
+        gather: looks once; has deadlines of its own.
+        clock: for the timeout.
+        timeout: longest wait.
+        changed: told about the first state, and about each that reads differently from the one before.
+    """
+    end, before = clock.monotonic() + timeout.total_seconds(), ""
+    while True:
+        found = await gather()
+        if (summary := status_text.summary(found)) != before:
+            changed(found)
+            before = summary
+        left = end - clock.monotonic()
+        if found.outcome in ("done", "failed") or left <= 0:
+            return found
+        await asyncio.sleep(min(POLL.total_seconds(), left))

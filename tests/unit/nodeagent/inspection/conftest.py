@@ -1,0 +1,27 @@
+"""A machine on which the real OSC controller has worked, looked at by somebody else."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.fake_systemd import FakeSystemd
+from tests.support.looked_at import LookedAt
+
+
+@pytest.fixture
+async def host(tmp_path: Path) -> AsyncIterator[FakeSystemd]:
+    """A bus with a systemd behind it."""
+    fake = FakeSystemd(tmp_path)
+    await fake.start()
+    yield fake
+    await fake.stop()
+
+
+@pytest.fixture
+async def node(tmp_path: Path, host: FakeSystemd) -> LookedAt:
+    """A machine with a registered Node, a running agent unit, a configuration and a certificate."""
+    looked_at = LookedAt(tmp_path, host)
+    looked_at.register_node()
+    await looked_at.furnish()
+    return looked_at
