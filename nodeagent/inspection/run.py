@@ -101,10 +101,36 @@ def _status(arguments: argparse.Namespace, environment: Mapping[str, str], paths
     return status.exit_code(found)
 
 
+def _plan(arguments: argparse.Namespace, environment: Mapping[str, str], paths: Paths, output: Output) -> int:
+    from nodeagent.host.hostname import read_hostname
+    from nodeagent.inspection import plan_text, planning, state
+    from nodeagent.inspection.machine import RealMachine
+    from nodeagent.inspection.plan import Plan
+    from osc.errors import InvalidOSC
+
+    async def gather() -> Plan:
+        found, hostname = state.read(paths, config_dir(arguments, paths)), read_hostname()
+        file = None if arguments.osc is None else Path(arguments.osc)
+        source, desired = planning.read_desired(
+            file, state=found, paths=paths, hostname=hostname, environment=environment
+        )
+        async with RealMachine(paths=paths, state=found, clock=SystemClock(), environment=environment) as machine:
+            return await planning.gather(source, desired, state=found, machine=machine, paths=paths, hostname=hostname)
+
+    try:
+        output.document(asyncio.run(gather()), plan_text.lines)
+    except InvalidOSC as error:
+        for problem in error.problems:
+            output.say(f"error: {problem}")
+        return _FAILED
+    return 0
+
+
 Command = Callable[[argparse.Namespace, Mapping[str, str], Paths, Output], int]
 
 _COMMANDS: Mapping[str, Command] = {
     "status": _status,
+    "plan": _plan,
     "validate": _validate,
     "schema": _schema,
     "version": _version,

@@ -10,14 +10,15 @@ from agents.core.errors import AgentError
 from agents.kube import kubeconfig
 from agents.kube.kubeconfig import ClusterAccess, Credentials
 from nodeagent.host.consistency import Finding
-from nodeagent.inspection import probes, state, status
+from nodeagent.inspection import planning, probes, state, status
 from nodeagent.inspection.machine import RealMachine
+from nodeagent.inspection.plan import Plan
 from nodeagent.inspection.probes import NotAnswered
 from nodeagent.inspection.state import State
 from nodeagent.inspection.status import Status
 from nodeagent.version import GARDENER_VERSION
 from tests.lab.pki import Authority
-from tests.support.osc_agent import SECRET, OscAgent
+from tests.support.osc_agent import HOSTNAME, SEARCH_PATH, SECRET, OscAgent
 from tests.unit.nodeagent.test_config import MINIMAL
 
 AGENT_UNIT = "gardener-node-agent.service"
@@ -31,6 +32,7 @@ class _Machine(RealMachine):
             paths=looked_at.paths, state=found, clock=looked_at.clock, environment={}, bus=looked_at.host.address
         )
         self._looked_at = looked_at
+        self.containerd_files = looked_at.containerd_files
 
     async def lease_age(self) -> float | None:
         return _answer(self._looked_at.lease_age)
@@ -94,6 +96,18 @@ class LookedAt(OscAgent):
         async with _Machine(self, found) as machine:
             answers = await probes.ask(machine)
         return status.gather(found, answers, certificate, now=self.clock.now())
+
+    async def plan(self, file: Path | None = None) -> Plan:
+        """Plan as `plan` does, for an OSC in a file or the one that was asked for last."""
+        found = state.read(self.paths, self.paths.base)
+        environment = {"PATH": SEARCH_PATH}
+        source, desired = planning.read_desired(
+            file, state=found, paths=self.paths, hostname=HOSTNAME, environment=environment
+        )
+        async with _Machine(self, found) as machine:
+            return await planning.gather(
+                source, desired, state=found, machine=machine, paths=self.paths, hostname=HOSTNAME
+            )
 
     def tree(self) -> dict[str, tuple[int, int, int, bytes]]:
         """Return all that can be seen of the machine's files: mode, inode, time of change and content."""

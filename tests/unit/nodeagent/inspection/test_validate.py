@@ -66,12 +66,12 @@ def test_a_valid_osc_is_valid(tmp_path: Path) -> None:
         ("kind: OperatingSystemConfig\napiVersion: v1\n", "apiVersion", 2),
         (f"{HEAD}  - path: 5\n", "spec.files[0].path", 4),
         (
-            f"{HEAD}  - path: /var/lib/gardener-node-agent/desired-osc.yaml\n    content: {inline: {data: x}}\n",
+            f"{HEAD}  - path: /var/lib/gardener-node-agent/desired-osc.yaml\n    content: {{inline: {{data: x}}}}\n",
             "spec.files[0].path",
             4,
         ),
         (
-            f"{HEAD}  - path: /etc/kubernetes/manifests/a.yaml\n    content: {inline: {data: 'kind: Service'}}\n",
+            f"{HEAD}  - path: /etc/kubernetes/manifests/a.yaml\n    content: {{inline: {{data: 'kind: Service'}}}}\n",
             "file /etc/kubernetes/manifests/a.yaml",
             1,
         ),
