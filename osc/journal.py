@@ -180,7 +180,8 @@ class Journal:
         Raises:
             FileError: it is not on the disk, nothing may be changed.
         """
-        known = self.pending or Pending(checksum)
+        before = self.pending
+        known = before or Pending(checksum)
         if known.changes.own_restart is OwnRestart.REQUIRED:
             changes = replace(changes, own_restart=OwnRestart.REQUIRED)
         self._current = Pending(
@@ -189,6 +190,7 @@ class Journal:
             touched=known.touched | (touched or Touched()) | changes.touched(),
             secret_digests=known.secret_digests if secret_digests is None else dict(secret_digests),
             sequence=known.sequence,
+            applied=before.checksum if before is not None and not before.unfinished else known.applied,
         )
         self._loaded = Loaded(None, compare_with_disk=False)
         self._finished.clear()

@@ -51,6 +51,7 @@ class Pending:
         secret_digests: by path, of the secretRef contents that are being or were written.
         foreign: another node agent wrote the file.
         sequence: differs in each file, so that a write that must reach the disk is never taken for unnecessary.
+        applied: checksum of the OSC that was applied before; empty if that is not known.
     """
 
     checksum: str
@@ -59,6 +60,7 @@ class Pending:
     secret_digests: Mapping[str, str] = field(default_factory=dict)
     foreign: bool = False
     sequence: int = 0
+    applied: str = ""
 
     @property
     def unfinished(self) -> bool:
@@ -128,6 +130,7 @@ def decode_pending(content: bytes) -> Pending:
         touched=private.touched.value(),
         secret_digests={item.path: item.digest for item in private.secret_digests},
         sequence=private.sequence,
+        applied=private.last_applied_checksum,
     )
 
 
@@ -174,6 +177,7 @@ def _private(pending: Pending) -> dict[str, object]:
     return {
         "version": _VERSION,
         "sequence": pending.sequence,
+        "lastAppliedChecksum": pending.applied,
         "reload": changes.reload,
         "unitFilesRemoved": [change.unit.name for change in changes.units_changed if change.file_removed],
         "fileUsers": [{"path": path, "units": list(units)} for path, units in changes.file_users.items()],
@@ -284,6 +288,7 @@ class _Private(WireModel):
     digest: str = ""
     version: int = 0
     sequence: int = 0
+    last_applied_checksum: str = ""
     reload: bool = False
     unit_files_removed: tuple[str, ...] = ()
     file_users: tuple[_FileUsers, ...] = ()

@@ -318,12 +318,11 @@ def _config(stored: Stored | None, checksum: str | None) -> Config | None:
 
 
 def _applied_checksum(state: State) -> str | None:
-    """Return the checksum of last-applied: of the journal, if that ended with it."""
-    pending, applied, desired = state.pending, state.applied, state.desired
-    if pending is None or applied is None:
+    """Return the checksum of last-applied: the journal's, if that ended with it, else the one before."""
+    pending = state.pending
+    if pending is None or state.applied is None:
         return None
-    same = desired is not None and desired.decoded.document == applied.decoded.document
-    return pending.checksum if same or not pending.unfinished else None
+    return pending.applied if pending.unfinished else pending.checksum
 
 
 def _failing(state: State) -> tuple[Failing, ...]:

@@ -364,3 +364,18 @@ def test_a_restart_that_is_owed_is_owed_by_the_next_osc_too(disk: Disk, clock: F
     assert journal.begin("two", Changes()).own_restart is OwnRestart.REQUIRED
     journal.done(RestartAgent(required=True))
     assert journal.begin("three", Changes()).own_restart is OwnRestart.NONE
+
+
+def test_the_checksum_of_last_applied_is_known_while_another_osc_is_applied(disk: Disk, clock: FakeClock) -> None:
+    """Operators are told what is applied, also of an apply that is superseded, repaired or killed; at first nothing is."""
+    journal = disk.journal(clock)
+    journal.begin("one", Changes(files_changed=NEW.files))
+    assert journal.pending is not None
+    assert journal.pending.applied == ""
+    journal.done(*steps_of(Changes(files_changed=NEW.files)).values())
+    journal.commit(DOCUMENT)
+    journal.begin("two", Changes(files_changed=NEW.files))
+    journal.begin("three", Changes(files_changed=NEW.files))
+    pending = disk.journal(clock).load().pending
+    assert pending is not None
+    assert (pending.checksum, pending.applied) == ("three", "one")

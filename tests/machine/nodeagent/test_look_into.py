@@ -1,0 +1,154 @@
+"""`status` and `plan` on a real machine, beside the agent, without it, and without the API server."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.lab.api import wait_for
+from tests.lab.worker_osc import AGENT_BINARY, AGENT_FOLDER, AGENT_UNIT, WorkerOsc
+from tests.support.worker import UNITS, Worker, service
+
+PLANNED = "/root/planned.yaml"
+FILE, SECRET, UNIT = "/opt/test/planned", "/opt/test/secret", "planned.service"
+
+
+def look(worker: Worker, *arguments: str) -> tuple[int, dict[str, Any]]:
+    """Run a command with JSON as its output; returns exit code and document."""
+    done = worker.machine.run([AGENT_BINARY, *arguments, "-o", "json"], check=False)
+    assert done.stdout, done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    return done.returncode, document
+
+
+def wait_done(worker: Worker) -> dict[str, Any]:
+    """Wait until `status` ends with 0; returns what it says."""
+    seen: list[dict[str, Any]] = []
+
+    def done() -> bool:
+        code, document = look(worker, "status")
+        seen.append(document)
+        return code == 0
+
+    try:
+        wait_for(done, timeout=60, what="status to be done", interval=1)
+    except Exception as error:
+        raise AssertionError(f"{error}: {seen[-1]['reasons']}") from error
+    return seen[-1]
+
+
+def tree(worker: Worker) -> str:
+    """Return path, inode, mode, owner, size and times of everything where the agent writes, but for its word on itself."""
+    folders = ("/etc", "/opt", "/usr/local", "/root", AGENT_FOLDER, "/var/lib/kubelet/config")
+    listed = ["find", *folders, "-printf", "%p %i %m %U %G %s %C@ %T@\n"]
+    return worker.machine.run(listed, check=False).stdout
+
+
+def test_a_joined_machine_is_done(worker: Worker) -> None:
+    """Contract 6.9, 7.1: everything that is looked at is well; the checksum is the one on the Node."""
+    found = wait_done(worker)
+    assert found["reasons"] == []
+    assert found["applied"]["checksum"] == found["desired"]["checksum"] == worker.applied()
+    assert found["secretName"] == worker.base.pool.secret_name
+    assert (found["agent"]["state"], found["agent"]["phase"]) == ("active", "applied")
+    assert found["heartbeat"]["source"] == "agent"
+    assert found["heartbeat"]["ageSeconds"] < 40
+    assert found["certificate"]["expired"] is False
+    assert found["containerd"]["healthy"]
+    assert found["kubelet"]["healthy"]
+    text = worker.machine.run([AGENT_BINARY, "status"]).stdout
+    assert text.startswith("done\n")
+    assert "\x1b" not in text
+
+
+def test_a_unit_that_fails_is_named(worker: Worker) -> None:
+    """Exit code 1, the item with its cause, and what is left; `--wait` ends with the failure."""
+    osc = worker.base.with_unit("bad.service", content=service(command="/nowhere"), enable=True)
+    worker.publish(osc)
+    worker.wait_event("OSCFailed", containing="bad.service")
+    done = worker.machine.run([AGENT_BINARY, "status", "--wait", "--timeout", "30"], check=False)
+    assert done.returncode == 1, done.stdout
+    assert "unit bad.service" in done.stdout
+    code, found = look(worker, "status")
+    assert code == 1
+    (item,) = (item for item in found["failing"] if item["item"] == "unit bad.service")
+    assert item["cause"]
+    assert item["attempt"] >= 1
+    assert item["nextTry"] > item["since"]
+    assert {"kind": "command", "name": "bad.service"} in found["left"]
+
+
+def test_an_agent_that_is_down_is_looked_past(worker: Worker) -> None:
+    """Neither agent nor API server is needed: exit code 2, and what was applied is still told."""
+    wait_done(worker)
+    worker.machine.systemctl("stop", AGENT_UNIT)
+    try:
+        code, found = look(worker, "status")
+        planned = look(worker, "plan")
+    finally:
+        worker.machine.systemctl("start", AGENT_UNIT)
+    assert code == 2
+    assert found["reasons"][0] == "the agent does not run: its unit is inactive"
+    assert found["heartbeat"]["source"] == "file"
+    assert found["applied"]["checksum"] == worker.applied()
+    assert planned[0] == 0
+    assert (planned[1]["items"], planned[1]["commands"]) == ([], [])
+    wait_done(worker)
+
+
+def test_what_is_planned_is_what_is_done_and_planning_changes_nothing(worker: Worker) -> None:
+    """Contract 6.2: files and units of the plan are those that change; before that nothing on the machine does."""
+    osc = worker.base.with_file(FILE, "public\n", mode=0o644).with_file(SECRET, "hidden\n", mode=0o600)
+    osc = osc.with_unit(UNIT, content=service(), enable=True, filePaths=[FILE])
+    wait_done(worker)
+    units = states(worker)
+    found = plan(worker, osc)
+    assert states(worker) == units
+    assert {item["name"]: item["action"] for item in found["items"]} == {
+        FILE: "create",
+        SECRET: "create",
+        f"{UNITS}/{UNIT}": "create",
+        UNIT: "enable",
+        "daemon-reload": "reload",
+    }
+    assert [(one["unit"], one["command"]) for one in found["commands"]] == [(UNIT, "restart")]
+    assert found["disruption"] == "serviceRestart"
+    assert "hidden" not in json.dumps(found)
+    worker.apply(osc)
+    assert worker.machine.read(FILE) == b"public\n"
+    after = states(worker)
+    assert {name for name in after if after[name] != units.get(name)} == {UNIT}
+
+    found = plan(worker, osc.with_file(FILE, "other\n", mode=0o644))
+    (item,) = (item for item in found["items"] if item["name"] == FILE)
+    assert item["diff"] == f"--- {FILE}\n+++ {FILE}\n@@ -1 +1 @@\n-public\n+other\n"
+    assert found["commands"][0]["reasons"] == [f"file {FILE} changes"]
+
+
+def plan(worker: Worker, osc: WorkerOsc) -> dict[str, Any]:
+    """Plan for an OSC, and check that this changed nothing."""
+    worker.machine.write(PLANNED, yaml.safe_dump(osc.document()).encode())
+    try:
+        before = tree(worker)
+        code, found = look(worker, "plan", "--osc", PLANNED)
+        assert tree(worker) == before
+    finally:
+        worker.machine.path(PLANNED).unlink()
+    assert code == 0
+    return found
+
+
+def states(worker: Worker) -> dict[str, str]:
+    """Return the run of each service that is or was active."""
+    listed = worker.machine.systemctl("list-units", "--type=service", "--state=active", "--plain", "--no-legend")
+    names = [line.split()[0] for line in listed.splitlines() if line.strip()]
+    return {name: worker.machine.unit(name)["InvocationID"] for name in names}
+
+
+def test_the_agents_own_files_are_valid(worker: Worker) -> None:
+    """Contract 2, 5.4: the configuration that user data brought and the OSC that was applied have no problem."""
+    config = Path(worker.base.pool.agent_config_path)
+    code, found = look(worker, "validate", str(config), f"{AGENT_FOLDER}/last-applied-osc.yaml")
+    assert code == 0, found
+    assert [one["kind"] for one in found["files"]] == ["config", "osc"]
