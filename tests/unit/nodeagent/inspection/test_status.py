@@ -123,6 +123,21 @@ async def test_drift_is_seen_and_nothing_is_repaired(node: LookedAt) -> None:
     assert "top-secret" not in text(found) + to_json(found)
 
 
+async def test_looking_at_programs_out_of_images_writes_no_record(node: LookedAt) -> None:
+    """A record of what came out of images that is missing or outdated stays so: it is the agent's."""
+    node.images.images["image"] = {"/x": b"program"}
+    async with node.connected():
+        node.publish(files=[from_image("/opt/x", "image", "/x")])
+        await node.reconcile()
+        (node.root / "opt/x").write_bytes(b"another")
+        found = await node.look()
+        assert [item.reason for item in found.drift.items] == ["FileMismatch"]
+        node.paths.extracted.unlink()
+        before = node.tree()
+        await node.look()
+        assert node.tree() == before
+
+
 async def test_what_an_unfinished_apply_changes_is_no_drift(node: LookedAt) -> None:
     """While an OSC is being applied, files that already are as it wants differ from last-applied and are no drift."""
     async with node.connected():
