@@ -168,6 +168,7 @@ async def test_only_what_everybody_may_read_is_shown(node: LookedAt) -> None:
         inline("/etc/opens", "hidden-opens\n", 0o600),
         inline("/etc/closes", "hidden-closes\n", 0o644),
         inline("/etc/folder/closed", "hidden-folder\n", 0o644),
+        inline("/etc/folder/leaves", "hidden-leaves\n", 0o644),
         inline("/etc/leaves", "shown-leaves\n", 0o644),
         inline("/etc/leaves-private", "hidden-leaves\n", 0o600),
     ]
@@ -341,15 +342,31 @@ async def test_without_a_file_it_is_what_is_left(node: LookedAt) -> None:
     assert found.source == str(node.paths.desired)
 
 
-async def test_damaged_state_is_compared_with_the_machine(node: LookedAt) -> None:
+@pytest.mark.parametrize("desired_too", [False, True])
+async def test_damaged_state_is_compared_with_the_machine(node: LookedAt, *, desired_too: bool) -> None:
     """Contract 6.4 d: what differs on the disk counts where the state files do not tell, and it is said."""
     async with node.connected():
         await apply(node, BASE)
         node.place("etc/a", "other", 0o644)
         node.paths.pending_changes.write_bytes(b"torn")
-        found = await node.plan()
+        if desired_too:
+            node.paths.desired.unlink()
+        found = await node.plan(save(node, BASE))
     assert items(found)["/etc/a"].action == "update"
     assert "state files do not tell what is on the machine, so everything was compared with it" in found.notes
+
+
+async def test_what_a_superseded_apply_left_is_known(node: LookedAt) -> None:
+    """Contract 6.4 b, W10: back to what was applied last removes what an unfinished apply in between has brought."""
+    between = changed(files=[inline("/etc/between", "x", 0o644), from_image("/opt/x", "none", "/x")])
+    async with node.connected():
+        await apply(node, BASE)
+        node.publish_bytes(json.dumps(between).encode())
+        with pytest.raises(ApplyFailed):
+            await node.reconcile()
+        found = await node.plan(save(node, BASE))
+    assert not found.resumed
+    assert items(found)["/etc/between"].action == "remove"
 
 
 async def test_an_osc_may_come_in_its_secret(node: LookedAt) -> None:

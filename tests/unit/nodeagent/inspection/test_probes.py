@@ -45,9 +45,14 @@ async def test_something_else_on_the_port_is_no_answer(status: int) -> None:
     """Whoever else listens there is not taken for the agent, and not followed elsewhere."""
 
     async def answer(_request: web.Request) -> web.Response:
-        return web.Response(status=status, headers={"Location": "http://192.0.2.1/"})
+        return web.Response(status=status, headers={"Location": "/other"})
 
-    async with HttpServer(name="x", bind_address="127.0.0.1", port=0, routes=[web.get("/metrics", answer)]) as server:
+    async def other(_request: web.Request) -> web.Response:
+        return web.Response(text=f"{NAME} 1.0\n")
+
+    routes = [web.get("/metrics", answer), web.get("/other", other)]
+    async with HttpServer(name="x", bind_address="127.0.0.1", port=0, routes=routes) as server:
+        assert await read_lease_age(f"http://127.0.0.1:{server.port}/other") == 1.0
         with pytest.raises(NotAnswered):
             await read_lease_age(f"http://127.0.0.1:{server.port}/metrics")
 
