@@ -24,7 +24,7 @@ async def look(*, paths: Paths, config_dir: Path, clock: Clock, environment: Map
         environment: says where containerd listens.
     """
     found = await asyncio.to_thread(state.read, paths, config_dir)
-    certificate = await asyncio.to_thread(status.read_certificate, paths, clock.now())
+    certificate = await asyncio.to_thread(status.read_certificate, paths, found.config, clock.now())
     async with RealMachine(paths=paths, state=found, clock=clock, environment=environment) as machine:
         answers = await probes.ask(machine)
     return status.gather(found, answers, certificate, now=clock.now())

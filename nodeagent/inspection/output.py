@@ -30,6 +30,13 @@ class Style:
         return cls(colours=stream.isatty() and not plain)
 
 
+def printable(text: str) -> str:
+    """Return text of files or programs in one line that cannot steer a terminal."""
+    return "".join(
+        character if character.isprintable() or character == "\t" else repr(character)[1:-1] for character in text
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Output:
     """The two streams of a command."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from nodeagent.inspection.content import Content
-from nodeagent.inspection.output import Colour, Style
+from nodeagent.inspection.output import Colour, Style, printable
 from nodeagent.inspection.plan import Disruption, Item, Plan
 
 _WORDS: Mapping[Disruption, str] = {
@@ -60,13 +60,6 @@ def lines(found: Plan, style: Style) -> Iterator[str]:
     if found.unchanged:
         yield f"{found.unchanged} file{'s' if found.unchanged > 1 else ''} to be written already as wanted"
     yield from (f"note: {note}" for note in found.notes)
-
-
-def printable(line: str) -> str:
-    """Return a line of a file so that it cannot steer a terminal."""
-    return "".join(
-        character if character.isprintable() or character == "\t" else repr(character)[1:-1] for character in line
-    )
 
 
 def _item(item: Item, style: Style) -> Iterator[str]:

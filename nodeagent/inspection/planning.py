@@ -44,6 +44,10 @@ class NothingDesired(TerminalError):
     """No OperatingSystemConfig was ever asked for on this machine, and none is given."""
 
 
+class NotPermitted(TerminalError):
+    """Without the agent's state nothing can be compared."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Base:
     """What the agent would start from.
@@ -82,8 +86,10 @@ def read_desired(
         environment: has a search path, for a machine where the agent never ran.
 
     Raises:
-        Unreadable, InvalidOSC, NothingDesired: with the reason.
+        Unreadable, InvalidOSC, NothingDesired, NotPermitted: with the reason.
     """
+    if state.denied:
+        raise NotPermitted("the agent's state cannot be read, root can", problems=dict(state.problems))
     if file is None:
         if state.desired is None:
             problem = state.problems.get(str(paths.desired), "there is none")

@@ -3,9 +3,10 @@
 Source: `nodeagent/paths.py` names the files; `osc/journal.py` and `nodeagent/status.py` write them.
 """
 
+import errno
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
@@ -22,6 +23,7 @@ from nodeagent.config import NodeAgentConfiguration
 from nodeagent.paths import Paths
 from nodeagent.version import GARDENER_VERSION
 from osc.codec import Decoded, decode_document, load_state
+from osc.journal import Reader
 from osc.pending import Pending, decode_pending
 
 T = TypeVar("T")
@@ -72,6 +74,7 @@ class State:
         config_file: its path, None if there is none.
         board_written: when the agent spoke last.
         problems: of each file that is there and cannot be used, by its path.
+        denied: whether one of them may not be read by us.
     """
 
     config_file: Path | None = None
@@ -82,31 +85,36 @@ class State:
     board: Board | None = None
     board_written: datetime | None = None
     problems: Mapping[str, str] = field(default_factory=dict)
+    denied: bool = False
 
 
-def read(paths: Paths, config_dir: Path) -> State:
+def read(paths: Paths, config_dir: Path, *, read_file: Reader = files.read_optional) -> State:
     """Read all of it; blocking. Never raises: what cannot be read becomes a problem.
 
     Args:
         paths: where the machine's files are.
         config_dir: directory of the agent's configuration.
+        read_file: how files are read.
     """
     problems: dict[str, str] = {}
+    denied: list[Path] = []
 
     def load(path: Path, decode: Callable[[bytes], T]) -> T | None:
         try:
-            content = files.read_optional(path)
+            content = read_file(path)
             return None if content is None else decode(content)
         except ValidationError:
             problems[str(path)] = "is not of the form that the agent writes"
         except AgentError as error:
             problems[str(path)] = _reason(error)
+            if isinstance(error, files.FileError) and error.errno == errno.EACCES:
+                denied.append(path)
         return None
 
     board_written = _written(paths.status)
     config_file, loaded = _load_config(config_dir, problems)
     generations = Generations(paths.generations)
-    return State(
+    found = State(
         config_file=config_file,
         config=loaded,
         desired=load(paths.desired, lambda content: _stored(paths.desired, content, None)),
@@ -117,8 +125,8 @@ def read(paths: Paths, config_dir: Path) -> State:
         pending=load(paths.pending_changes, decode_pending),
         board=load(paths.status, Board.model_validate_json),
         board_written=board_written,
-        problems=problems,
     )
+    return replace(found, problems=problems, denied=bool(denied))
 
 
 def _stored(path: Path, content: bytes, origin: Origin | None) -> Stored:

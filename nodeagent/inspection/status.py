@@ -10,6 +10,7 @@ from pydantic import Field
 from agents.core.errors import AgentError
 from agents.kube import kubeconfig
 from agents.pki.certificate import parse_leaf
+from nodeagent.config import NodeAgentConfiguration
 from nodeagent.inspection.document import document
 from nodeagent.inspection.probes import Answer, Answers
 from nodeagent.inspection.state import State, Stored
@@ -132,9 +133,11 @@ class Heartbeat:
 class Certificate:
     """The agent's client certificate."""
 
-    expires: datetime | None = None
+    expires: Annotated[
+        datetime | None, Field(description="Null if it is not known, or a configured kubeconfig has none.")
+    ] = None
     expired: bool | None = None
-    problem: str = ""
+    problem: Annotated[str, Field(description="Why it is not known.")] = ""
 
 
 @document
@@ -213,18 +216,27 @@ def gather(state: State, answers: Answers, certificate: Certificate, *, now: dat
     return replace(found, outcome=_outcome(reasons), reasons=tuple(reason.text for reason in reasons))
 
 
-def read_certificate(paths: Paths, now: datetime) -> Certificate:
-    """Return until when the client certificate on the disk is valid; blocking, never raises."""
+def read_certificate(paths: Paths, config: NodeAgentConfiguration | None, now: datetime) -> Certificate:
+    """Return until when the client certificate on the disk is valid; blocking, never raises.
+
+    Args:
+        paths: where the agent's own kubeconfig is.
+        config: may name another one, which needs no certificate.
+        now: aware UTC datetime.
+    """
+    configured = config.client_connection.kubeconfig if config is not None else ""
+    path = paths.root / configured.lstrip("/") if configured else paths.kubeconfig
     try:
-        content = paths.kubeconfig.read_bytes()
+        content = path.read_bytes()
     except FileNotFoundError:
         return Certificate(problem="there is no kubeconfig yet")
     except OSError as error:
         return Certificate(problem=error.strerror or type(error).__name__)
     try:
-        pem = kubeconfig.parse(content, directory=paths.credentials).credentials.client_certificate
+        access = kubeconfig.parse(content, directory=path.parent, allow_token_file=bool(configured))
+        pem = access.credentials.client_certificate
         if not pem:
-            return Certificate(problem="the kubeconfig has no client certificate")
+            return Certificate(problem="" if configured else "the kubeconfig has no client certificate")
         leaf = parse_leaf(pem)
     except AgentError as error:
         return Certificate(problem=error.message)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 
-from nodeagent.inspection.output import Colour, Style
+from nodeagent.inspection.output import Colour, Style, printable
 from nodeagent.inspection.status import Config, Failing, Health, Outcome, Status, describe_left
 
 _COLOURS: Mapping[Outcome, Colour] = {"done": "green", "failed": "red", "inProgress": "yellow", "degraded": "yellow"}
@@ -15,7 +15,7 @@ _WIDTH = 13
 def lines(found: Status, style: Style) -> Iterator[str]:
     """Yield the text."""
     yield f"{style(_WORDS.get(found.outcome, found.outcome), _COLOURS[found.outcome])}"
-    yield from (f"  {reason}" for reason in found.reasons)
+    yield from (f"  {printable(reason)}" for reason in found.reasons)
     yield ""
     yield _row("agent", _agent(found))
     yield _row("secret", f"kube-system/{found.secret_name}" if found.secret_name else "unknown")
@@ -26,7 +26,7 @@ def lines(found: Status, style: Style) -> Iterator[str]:
     yield _row("containerd", _health(found.containerd, style))
     yield _row("kubelet", _health(found.kubelet, style))
     yield _row("drift", _drift(found))
-    yield from (f"  {item.message}" for item in found.drift.items[:_MOST_LINES])
+    yield from (f"  {printable(item.message)}" for item in found.drift.items[:_MOST_LINES])
     yield from _more(len(found.drift.items))
     if found.failing:
         yield ""
@@ -44,7 +44,7 @@ def lines(found: Status, style: Style) -> Iterator[str]:
 def summary(found: Status) -> str:
     """Return one line, for following."""
     reason = f": {found.reasons[0]}" if found.reasons else ""
-    return f"{_WORDS.get(found.outcome, found.outcome)}{reason}"
+    return printable(f"{_WORDS.get(found.outcome, found.outcome)}{reason}")
 
 
 def duration(seconds: float) -> str:
@@ -98,7 +98,7 @@ def _heartbeat(found: Status) -> str:
 def _certificate(found: Status) -> str:
     certificate = found.certificate
     if certificate.expires is None:
-        return f"unknown: {certificate.problem}"
+        return f"unknown: {certificate.problem}" if certificate.problem else "none: another kubeconfig is configured"
     left = (certificate.expires - found.observed_at) / timedelta(seconds=1)
     when = f"expired {duration(-left)} ago" if certificate.expired else f"valid for {duration(left)}"
     return f"{when}, until {certificate.expires:%Y-%m-%dT%H:%M:%SZ}"
@@ -118,7 +118,7 @@ def _drift(found: Status) -> str:
 
 
 def _failing(item: Failing, now: datetime, style: Style) -> Iterator[str]:
-    yield f"  {style(item.item, 'red')}: {item.cause or 'held back by another item'}"
+    yield f"  {style(printable(item.item), 'red')}: {printable(item.cause) or 'held back by another item'}"
     again = "" if item.next_try is None else f", next try {_until(item.next_try, now)}"
     yield f"    since {_ago(item.since, now)}, attempt {item.attempt}{again}"
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
+from agents.core import files
 from agents.core.errors import AgentError
 from agents.kube import kubeconfig
 from agents.kube.kubeconfig import ClusterAccess, Credentials
@@ -17,6 +18,7 @@ from nodeagent.inspection.probes import NotAnswered
 from nodeagent.inspection.state import State
 from nodeagent.inspection.status import Status
 from nodeagent.version import GARDENER_VERSION
+from osc.journal import Reader
 from tests.lab.pki import Authority
 from tests.support.osc_agent import HOSTNAME, SEARCH_PATH, SECRET, OscAgent
 from tests.unit.nodeagent.test_config import MINIMAL
@@ -57,6 +59,7 @@ class LookedAt(OscAgent):
     """One node and its operator."""
 
     lease_age: float | AgentError | None = 3.0
+    read_file: Reader = staticmethod(files.read_optional)
 
     async def furnish(self) -> None:
         """Bring what a joined machine has beside the OSC."""
@@ -91,15 +94,15 @@ class LookedAt(OscAgent):
 
     async def look(self) -> Status:
         """Look at the machine as `status` does."""
-        found = state.read(self.paths, self.paths.base)
-        certificate = status.read_certificate(self.paths, self.clock.now())
+        found = state.read(self.paths, self.paths.base, read_file=self.read_file)
+        certificate = status.read_certificate(self.paths, found.config, self.clock.now())
         async with _Machine(self, found) as machine:
             answers = await probes.ask(machine)
         return status.gather(found, answers, certificate, now=self.clock.now())
 
     async def plan(self, file: Path | None = None) -> Plan:
         """Plan as `plan` does, for an OSC in a file or the one that was asked for last."""
-        found = state.read(self.paths, self.paths.base)
+        found = state.read(self.paths, self.paths.base, read_file=self.read_file)
         environment = {"PATH": SEARCH_PATH}
         source, desired = planning.read_desired(
             file, state=found, paths=self.paths, hostname=HOSTNAME, environment=environment

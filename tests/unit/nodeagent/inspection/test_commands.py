@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent import cli
+from nodeagent.inspection.output import printable
 from nodeagent.inspection.run import run
 from nodeagent.paths import Paths
 from nodeagent.version import GARDENER_VERSION, VERSION
@@ -102,6 +103,11 @@ def test_colours_are_for_terminals_only(tmp_path: Path) -> None:
     assert "\x1b" not in printed("validate", str(bad), root=tmp_path)[1]
     assert "\x1b" not in printed("validate", str(bad), root=tmp_path, stream=Terminal(), NO_COLOR="1")[1]
     assert "\x1b" not in printed("validate", str(bad), root=tmp_path, stream=Terminal(), TERM="dumb")[1]
+
+
+def test_no_file_can_steer_the_terminal() -> None:
+    """Control characters of content and causes are written out, tabs and letters stay."""
+    assert printable("a\tb\x1b[2Jä\r\n") == "a\tb\\x1b[2Jä\\r\\n"
 
 
 @pytest.mark.parametrize(

@@ -218,11 +218,6 @@ async def test_what_is_no_short_text_has_no_diff(node: LookedAt, data: bytes) ->
     assert item.after.size == len(data)
 
 
-def test_a_file_cannot_steer_the_terminal() -> None:
-    """Control characters of content are written out, tabs and letters stay."""
-    assert plan_text.printable("a\tb\x1b[2Jä\r") == "a\tb\\x1b[2Jä\\r"
-
-
 def in_place(version: str, kubelet: str = "1.33.1") -> Document:
     """Return an OSC for updates in place."""
     files = [inline("/var/lib/kubelet/config/kubelet", "kind: KubeletConfiguration")]

@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from agents.core import files
 from agents.core.errors import RetriableError
+from agents.kube import kubeconfig
+from agents.kube.kubeconfig import ClusterAccess, Credentials
 from nodeagent.controllers.operatingsystemconfig.controller import ApplyFailed
 from nodeagent.inspection import status, status_text
 from nodeagent.inspection.document import to_json
 from nodeagent.inspection.output import Style
+from nodeagent.inspection.planning import NotPermitted
 from nodeagent.inspection.status import Status
 from tests.support.fake_systemd import FakeSystemd
 from tests.support.looked_at import AGENT_UNIT, LookedAt
@@ -274,3 +278,36 @@ def test_an_empty_machine_is_no_crash(tmp_path: Path) -> None:
     code, out, _ = printed("status", root=tmp_path, CONTAINERD_ADDRESS=containerd)
     assert code == 1
     assert "desired      none\napplied      none\n" in out
+
+
+async def test_a_configured_kubeconfig_needs_no_certificate(node: LookedAt) -> None:
+    """Contract 4.2: where clientConnection names one, the agent's own is not looked at; a token in it never expires here."""
+    config = json.loads((node.paths.base / "config-v1.150.0.yaml").read_text())
+    config["clientConnection"] = {"kubeconfig": "/etc/other"}
+    node.place("var/lib/gardener-node-agent/config-v1.150.0.yaml", json.dumps(config))
+    async with node.connected():
+        await applied(node)
+        missing = await node.look()
+        access = ClusterAccess(server="https://api", credentials=Credentials(token="top-secret"))
+        node.place("etc/other", kubeconfig.render(access).decode())
+        found = await node.look()
+    assert missing.reasons == ("client certificate: there is no kubeconfig yet",)
+    assert (found.outcome, found.certificate.expires, found.certificate.problem) == ("done", None, "")
+    assert "certificate  none: another kubeconfig is configured" in text(found)
+    assert "top-secret" not in to_json(found)
+
+
+async def test_state_that_may_not_be_read_is_said(node: LookedAt) -> None:
+    """Somebody who is not root gets no judgement from half of the state, and no plan at all."""
+
+    def refused(path: Path) -> bytes | None:
+        raise files.FileError("file not read", path, PermissionError(13, "Permission denied"))
+
+    async with node.connected():
+        await applied(node)
+        node.read_file = refused
+        found = await node.look()
+        assert found.outcome == "failed"
+        assert found.problems[str(node.paths.last_applied)] == "file not read: Permission denied"
+        with pytest.raises(NotPermitted):
+            await node.plan()
