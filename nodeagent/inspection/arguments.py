@@ -3,7 +3,7 @@
 import argparse
 from typing import Protocol
 
-SCHEMAS = ("config", "osc", "status", "plan", "validate", "version")
+SCHEMAS = ("config", "osc", "status", "plan", "diagnose", "validate", "version")
 WAIT_SECONDS = 600.0
 
 _STATUS = """\
@@ -18,6 +18,14 @@ Content is shown only of files that everybody on the machine may read; of others
 exit codes:
   0  the plan was made, also if it is empty
   1  the OperatingSystemConfig cannot be read or applied
+"""
+_DIAGNOSE = """\
+Looks at config, time, dns, tcp, tls, credentials, authorization, secret, validation, disk, systemd, containerd, kubelet.
+The bundle has logs, state and unit states; credentials and content of files are left out.
+
+exit codes:
+  0  nothing is broken
+  1  something is broken
 """
 _VALIDATE = """\
 exit codes:
@@ -67,6 +75,14 @@ def add(commands: Commands, flags: argparse.ArgumentParser) -> None:
     plan.add_argument(
         "--osc", metavar="FILE", help="an OperatingSystemConfig, or a Secret with one (default: the one desired last)"
     )
+    diagnose = commands.add_parser(
+        "diagnose",
+        help="one cause and one next step of what is broken",
+        description="Follows the chain from the configuration to the kubelet to its first broken link.",
+        epilog=_DIAGNOSE,
+        **shared,
+    )
+    diagnose.add_argument("--bundle", metavar="FILE", help="also write a tar.gz with what somebody elsewhere needs")
     validate = commands.add_parser(
         "validate",
         help="check configuration files and OperatingSystemConfigs",

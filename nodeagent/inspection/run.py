@@ -126,11 +126,33 @@ def _plan(arguments: argparse.Namespace, environment: Mapping[str, str], paths: 
     return 0
 
 
+def _diagnose(arguments: argparse.Namespace, environment: Mapping[str, str], paths: Paths, output: Output) -> int:
+    from nodeagent.inspection import bundle, diagnose
+    from nodeagent.inspection.follow import look_closely
+
+    clock = SystemClock()
+
+    async def examine() -> diagnose.Diagnosis:
+        close = await look_closely(
+            paths=paths, config_dir=config_dir(arguments, paths), clock=clock, environment=environment
+        )
+        if arguments.bundle is not None:
+            contents = await bundle.collect(close.diagnosis, close.status, close.units, paths=paths)
+            await asyncio.to_thread(bundle.write, Path(arguments.bundle), contents, now=clock.now())
+            output.say(f"bundle written: {arguments.bundle}")
+        return close.diagnosis
+
+    found = asyncio.run(examine())
+    output.document(found, diagnose.lines)
+    return diagnose.exit_code(found)
+
+
 Command = Callable[[argparse.Namespace, Mapping[str, str], Paths, Output], int]
 
 _COMMANDS: Mapping[str, Command] = {
     "status": _status,
     "plan": _plan,
+    "diagnose": _diagnose,
     "validate": _validate,
     "schema": _schema,
     "version": _version,

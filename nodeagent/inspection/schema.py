@@ -25,11 +25,12 @@ def _schema(kind: str) -> dict[str, object]:
         return _config()
     if kind == "osc":
         return _osc()
-    from nodeagent.inspection import plan, status, validate, version
+    from nodeagent.inspection import diagnose, plan, status, validate, version
 
     documents: dict[str, type[object]] = {
         "status": status.Status,
         "plan": plan.Plan,
+        "diagnose": diagnose.Diagnosis,
         "validate": validate.Validation,
         "version": version.Version,
     }

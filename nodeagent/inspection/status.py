@@ -13,6 +13,7 @@ from agents.pki.certificate import parse_leaf
 from nodeagent.config import NodeAgentConfiguration
 from nodeagent.inspection.document import document
 from nodeagent.inspection.probes import Answer, Answers
+from nodeagent.inspection.redaction import shorten_digests
 from nodeagent.inspection.state import State, Stored
 from nodeagent.paths import Paths
 from nodeagent.version import GARDENER_VERSION, VERSION
@@ -365,7 +366,10 @@ def _drift(answers: Answers, *, looked: bool) -> Drift:
         return Drift(known=False, problem="nothing was applied here yet")
     if findings is None:
         return Drift(known=False, problem=answers.drift.problem)
-    return Drift(known=True, items=tuple(DriftItem(reason=item.reason, message=item.message) for item in findings))
+    return Drift(
+        known=True,
+        items=tuple(DriftItem(reason=item.reason, message=shorten_digests(item.message)) for item in findings),
+    )
 
 
 def _heartbeat(state: State, answers: Answers, now: datetime) -> Heartbeat:
