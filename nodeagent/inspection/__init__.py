@@ -1,4 +1,4 @@
-"""Commands for operators that only look: `status`, `plan`, `validate`, `schema` and `version`.
+"""Commands for operators that only look: `status`, `plan`, `diagnose`, `validate`, `schema` and `version`.
 
 They run beside the agent, without it, without the API server and without a usable configuration, change nothing, and wait
 for nothing without a deadline. The running agent never imports this room; `nodeagent/cli.py` does, when one of the

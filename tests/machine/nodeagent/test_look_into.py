@@ -1,4 +1,4 @@
-"""`status` and `plan` on a real machine, beside the agent, without it, and without the API server."""
+"""`status`, `plan` and `diagnose` on a real machine, beside the agent, without it, and without the API server."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.lab.api import wait_for
 from tests.lab.worker_osc import AGENT_BINARY, AGENT_FOLDER, AGENT_UNIT, WorkerOsc
 from tests.support.worker import UNITS, Worker, service
 
-PLANNED = "/root/planned.yaml"
+PLANNED, BUNDLE = "/root/planned.yaml", "/root/bundle.tar.gz"
 FILE, SECRET, UNIT = "/opt/test/planned", "/opt/test/secret", "planned.service"
 
 
@@ -144,6 +144,30 @@ def states(worker: Worker) -> dict[str, str]:
     listed = worker.machine.systemctl("list-units", "--type=service", "--state=active", "--plain", "--no-legend")
     names = [line.split()[0] for line in listed.splitlines() if line.strip()]
     return {name: worker.machine.unit(name)["InvocationID"] for name in names}
+
+
+def test_nothing_is_broken_and_then_something_is(worker: Worker) -> None:
+    """The real API server, systemd, containerd and kubelet; a full disk and a stopped agent are found; the bundle has no key."""
+    wait_done(worker)
+    code, found = look(worker, "diagnose")
+    assert (code, found["broken"]) == (0, None), found
+    assert {link["state"] for link in found["links"]} == {"ok"}
+    with worker.machine.small_disk("/var/lib/containerd"):
+        code, found = look(worker, "diagnose")
+    assert (code, found["broken"]) == (1, "disk")
+    assert found["cause"] == "the file system of /var/lib/containerd is full"
+    worker.machine.systemctl("stop", AGENT_UNIT)
+    try:
+        code, found = look(worker, "diagnose", "--bundle", BUNDLE)
+    finally:
+        worker.machine.systemctl("start", AGENT_UNIT)
+    assert (code, found["broken"]) == (1, "systemd")
+    assert worker.machine.mode(BUNDLE) == 0o600
+    text = worker.machine.run(["tar", "--to-stdout", "-xzf", BUNDLE]).stdout
+    worker.machine.path(BUNDLE).unlink()
+    assert "Starting" in text
+    assert "PRIVATE KEY" not in text
+    wait_done(worker)
 
 
 def test_the_agents_own_files_are_valid(worker: Worker) -> None:

@@ -44,20 +44,20 @@ def test_version_has_ours_and_gardeners(tmp_path: Path) -> None:
     assert (found["version"], found["gardenerVersion"]) == (VERSION, GARDENER_VERSION)
 
 
-@pytest.mark.parametrize("command", ["status", "plan", "validate", "schema", "version"])
+@pytest.mark.parametrize("command", ["status", "plan", "diagnose", "validate", "schema", "version"])
 def test_help_of_a_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Every command has help, and those whose exit codes mean something say what."""
     assert cli.main([command, "--help"], {}) == 0
     text = capsys.readouterr().out
     assert "--output {text,json}" in text
-    assert ("exit codes:" in text) == (command in ("status", "plan", "validate"))
+    assert ("exit codes:" in text) == (command in ("status", "plan", "diagnose", "validate"))
 
 
 def test_help_of_the_program_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     """Contract 1.2: --help without a command exits with 0 and names them all."""
     assert cli.main(["--help"], {}) == 0
     text = capsys.readouterr().out
-    for command in ("bootstrap", "reset", "status", "plan", "validate", "schema", "version"):
+    for command in ("bootstrap", "reset", "status", "plan", "diagnose", "validate", "schema", "version"):
         assert f"\n    {command} " in text
 
 
@@ -69,6 +69,7 @@ def test_help_of_the_program_lists_the_commands(capsys: pytest.CaptureFixture[st
         ["status", "--timeout", "soon"],
         ["status", "--timeout=-1"],
         ["plan", "--osc"],
+        ["diagnose", "--bundle"],
         ["validate"],
         ["schema"],
         ["schema", "secrets"],

@@ -92,6 +92,14 @@ def test_validate_and_version_are_as_their_schemas_say(tmp_path: Path) -> None:
     assert check("version", json.loads(to_json(gather()))) == []
 
 
+def test_diagnose_is_as_its_schema_says(tmp_path: Path) -> None:
+    """On an empty machine: exit code 1, the first link is broken, and every link is listed."""
+    code, out, _ = printed("diagnose", "-o", "json", root=tmp_path, CONTAINERD_ADDRESS=f"{tmp_path}/none")
+    found = json.loads(out)
+    assert (code, found["broken"], len(found["links"])) == (1, "config", 13)
+    assert check("diagnose", found) == []
+
+
 def test_a_configuration_and_an_osc_fit_their_schemas() -> None:
     """Contract 2, 5.3: what the agent accepts is accepted, durations as they are written in the file."""
     osc = {"secretName": "x", "kubernetesVersion": "1.34.4", "syncPeriod": "10m0s"}
@@ -116,7 +124,7 @@ def test_every_schema_is_printed_with_its_draft(kind: str, tmp_path: Path) -> No
     assert found["title"]
 
 
-@pytest.mark.parametrize("kind", ["status", "plan", "validate", "version"])
+@pytest.mark.parametrize("kind", ["status", "plan", "diagnose", "validate", "version"])
 def test_no_docstring_is_needed_for_a_description(kind: str) -> None:
     """The one-file build has no docstrings: what fields mean is in the code itself."""
     text = json.dumps(schema.gather(kind))
