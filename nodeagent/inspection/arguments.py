@@ -1,7 +1,7 @@
 """The commands' arguments; nothing heavy is imported for a mistake or for `--help`."""
 
 import argparse
-from typing import Protocol
+from typing import Any, Protocol
 
 SCHEMAS = ("config", "osc", "status", "plan", "diagnose", "validate", "version")
 WAIT_SECONDS = 600.0
@@ -38,7 +38,7 @@ exit codes:
 class Commands(Protocol):
     """What `ArgumentParser.add_subparsers` returns."""
 
-    def add_parser(self, name: str, **settings: object) -> argparse.ArgumentParser:
+    def add_parser(self, name: str, **settings: Any) -> argparse.ArgumentParser:
         """Add a command."""
         ...
 
@@ -53,7 +53,7 @@ def add(commands: Commands, flags: argparse.ArgumentParser) -> None:
     output = argparse.ArgumentParser(add_help=False)
     output.add_argument("-o", "--output", choices=["text", "json"], default="text", help="how to print")
     plain = argparse.RawDescriptionHelpFormatter
-    shared = {"parents": [flags, output], "allow_abbrev": False, "formatter_class": plain}
+    shared: dict[str, Any] = {"parents": [flags, output], "allow_abbrev": False, "formatter_class": plain}
     status = commands.add_parser(
         "status",
         help="what is desired, what is applied, what is left or fails",

@@ -83,17 +83,21 @@ def difference(path: str, before: Version, after: Version) -> str | None:
     """Return a unified diff, None if it may not be shown, is no text, or too long."""
     if not (before.public and after.public) or before.problem:
         return None
-    texts = []
-    for version in (before, after):
-        content = version.content or b""
-        if len(content) > _MOST_BYTES or b"\0" in content:
-            return None
-        try:
-            texts.append(content.decode().splitlines(keepends=True))
-        except UnicodeDecodeError:
-            return None
-    names = [os.devnull if version.content is None else path for version in (before, after)]
-    return "".join(_with_line_end(line) for line in difflib.unified_diff(*texts, *names))
+    old, new = _text(before), _text(after)
+    if old is None or new is None:
+        return None
+    name_before, name_after = (os.devnull if version.content is None else path for version in (before, after))
+    return "".join(_with_line_end(line) for line in difflib.unified_diff(old, new, name_before, name_after))
+
+
+def _text(version: Version) -> list[str] | None:
+    content = version.content or b""
+    if len(content) > _MOST_BYTES or b"\0" in content:
+        return None
+    try:
+        return content.decode().splitlines(keepends=True)
+    except UnicodeDecodeError:
+        return None
 
 
 def _with_line_end(line: str) -> str:

@@ -16,7 +16,16 @@ from nodeagent.inspection.state import State
 from nodeagent.paths import Paths
 from osc.types import OWN_UNIT
 
-_NETWORK_LINKS: tuple[LinkName, ...] = ("dns", "tcp", "tls", "credentials", "authorization", "secret", "validation")
+_NETWORK_LINKS: tuple[LinkName, ...] = (
+    "time",
+    "dns",
+    "tcp",
+    "tls",
+    "credentials",
+    "authorization",
+    "secret",
+    "validation",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +60,7 @@ async def _examine_way(examined: Examined, clock: Clock) -> Mapping[LinkName, Fi
     config = examined.state.config
     if config is None:
         unknown = NotLooked("the configuration says where the API server is")
-        return {"time": unknown} | dict.fromkeys(_NETWORK_LINKS, unknown)
+        return dict.fromkeys(_NETWORK_LINKS, unknown)
     try:
         stored = await asyncio.to_thread(access.read_stored, config, examined.paths, clock)
     except AgentError as error:

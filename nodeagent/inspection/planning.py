@@ -244,7 +244,7 @@ async def _ask_containerd(desired: Desired, machine: RealMachine, known: _Known)
             before, after = await machine.containerd_files.tables(settings)
     except (AgentError, TimeoutError) as error:
         known.other_config = True
-        known.notes.append(f"containerd's configuration was not looked at: {error or 'no answer in time'}")
+        known.notes.append(f"containerd's configuration was not looked at: {str(error) or 'no answer in time'}")
         return
     known.other_config = before != after
     import tomli_w  # rarely needed
@@ -260,7 +260,7 @@ async def _ask_systemd(steps: Sequence[Step], machine: RealMachine, known: _Know
             for name in names:
                 known.enablement[name] = await machine.units.unit_file_state(name)
     except (AgentError, TimeoutError) as error:
-        known.notes.append(f"which units are enabled is not known: {error or 'no answer in time'}")
+        known.notes.append(f"which units are enabled is not known: {str(error) or 'no answer in time'}")
 
 
 def _notes(changes: Changes, desired: Desired) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from agents.core.errors import AgentError
+from agents.core.generations import Origin
 from agents.kube import kubeconfig
 from agents.pki.certificate import parse_leaf
 from nodeagent.config import NodeAgentConfiguration
@@ -21,10 +22,12 @@ from osc.diff import Entry, EntryKind
 from osc.pending import Pending
 
 Outcome = Literal["done", "inProgress", "degraded", "failed"]
+OriginName = Literal["ours", "older", "foreign"]
 
 LEASE_DURATION = timedelta(seconds=40)
 """After which the API server takes a heartbeat for missing; `controllers/lease.py`."""
 _EXIT: Mapping[Outcome, int] = {"done": 0, "failed": 1, "inProgress": 2, "degraded": 2}
+_ORIGINS: Mapping[Origin, OriginName] = {Origin.OURS: "ours", Origin.OLDER: "older", Origin.FOREIGN: "foreign"}
 _FAILING = "failing"
 _PHASES = {
     "starting": "the agent is starting",
@@ -77,7 +80,7 @@ class Config:
     digest: Annotated[str, Field(description="SHA-256 of the state file that holds it.")]
     at: Annotated[datetime, Field(description="When it was first asked for here, or applied to its end.")]
     origin: Annotated[
-        Literal["ours", "older", "foreign"] | None,
+        OriginName | None,
         Field(description="Of the applied one: the newest that the agent knows, an older one, or another agent's."),
     ] = None
 
@@ -326,7 +329,7 @@ def _agent(state: State, answers: Answers) -> Agent:
 def _config(stored: Stored | None, checksum: str | None) -> Config | None:
     if stored is None:
         return None
-    origin = stored.origin.value if stored.origin is not None else None
+    origin = _ORIGINS[stored.origin] if stored.origin is not None else None
     return Config(checksum=checksum or None, digest=stored.digest, at=stored.written, origin=origin)
 
 

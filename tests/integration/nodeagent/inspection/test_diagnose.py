@@ -165,6 +165,12 @@ def without_kubeconfig(machine: Machine, token: str = "") -> None:
         machine.place(machine.paths.bootstrap_token, token.encode())
 
 
+def damaged_ca(machine: Machine) -> None:
+    """Let the only CA bundle be none."""
+    machine.paths.kubeconfig.unlink()
+    machine.place(machine.paths.cluster_ca, b"no certificate")
+
+
 def failing_unit(machine: Machine) -> None:
     """Let the agent say that a unit fails."""
     item = {"name": "unit a.service", "cause": "failed/failed", "since": "2026-01-01T00:00:00+00:00", "attempt": 1}
@@ -206,7 +212,7 @@ AFTER: dict[str, tuple[Break, LinkName, str]] = {
     "no configuration": (lambda m: (m.paths.base / CONFIG).unlink(), "config", "there is no configuration"),
     "damaged configuration": (lambda m: m.place(m.paths.base / CONFIG, b"a: ["), "config", "not valid YAML"),
     "damaged CA": (
-        lambda m: (m.paths.kubeconfig.unlink(), m.place(m.paths.cluster_ca, b"no certificate")),
+        damaged_ca,
         "tls",
         "the CA certificates cannot be used",
     ),
