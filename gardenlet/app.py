@@ -44,10 +44,10 @@ from gardenlet.bootstrap.register import check_namespace, register
 from gardenlet.bootstrap.seed_networks import check_networks
 from gardenlet.bootstrap.self_hosted import check_self_hosted
 from gardenlet.bootstrap.version_skew import check_version_skew
-from gardenlet.cli import Options
 from gardenlet.config import ClientConnection, GardenletConfiguration, SeedTemplate
 from gardenlet.controllers.networkpolicy import api_server
 from gardenlet.handover import HandOver
+from gardenlet.options import Options
 from gardenlet.startup import Startup
 from gardenlet.version import GARDENER_VERSION, VERSION
 from gardenlet.wiring import Controllers, GardenSide, Process, SeedSide

@@ -8,7 +8,6 @@ import asyncio
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
@@ -18,6 +17,7 @@ from agents.core.errors import AgentError
 from gardenlet import features
 from gardenlet.config import ClientConnection, GardenletConfiguration
 from gardenlet.config_validation import validate
+from gardenlet.options import Options
 from gardenlet.version import GARDENER_VERSION, VERSION
 
 log = logging.get_logger("gardenlet")
@@ -27,13 +27,19 @@ T = TypeVar("T", bound=ClientConnection)
 EXIT_USAGE = 2
 """Wrong usage and an unusable configuration; 1 is a failure while running."""
 
-SELF_HOSTED_NAMESPACE = "kube-system"
-"""A gardenlet in this namespace serves the self-hosted shoot that it runs in."""
-
 _DESCRIPTION = (
     "Reconciles Gardener's objects in a seed cluster: registers the seed, says that it lives, and serves its shoots."
 )
+COMMANDS = ("status", "validate", "schema", "version")
+"""They only look, see `gardenlet.inspection`."""
+
 _EPILOG = """\
+commands that only look, each with its own --help:
+  gardenlet status      what the gardenlet on this machine is doing
+  gardenlet validate    check configuration files
+  gardenlet schema      print a JSON Schema
+  gardenlet version     print versions, ours and Gardener's
+
 exit codes:
   0  stopped on request (also: stopped in order to be started again by the kubelet)
   1  an error that needs a restart, or the leader's lease was lost
@@ -44,21 +50,6 @@ environment:
   KUBECONFIG            replaces seedClientConnection.kubeconfig; without either the service account is used
   NAMESPACE, POD_UID    of our Pod; NAMESPACE=kube-system serves the self-hosted shoot that we run in
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What the command line and the environment say."""
-
-    config: Path
-    namespace: str = ""
-    pod_uid: str = ""
-    """Makes the leader's identity the same after a restart of the container."""
-
-    @property
-    def self_hosted(self) -> bool:
-        """Return whether we serve the self-hosted shoot that we run in."""
-        return self.namespace == SELF_HOSTED_NAMESPACE
 
 
 class _Parser(argparse.ArgumentParser):
@@ -155,8 +146,13 @@ def prepare(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[O
 def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] | None = None) -> int:
     """Run gardenlet; returns the exit code."""
     environment = os.environ if environment is None else environment
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        options, config = prepare(sys.argv[1:] if arguments is None else arguments, environment)
+        if arguments and arguments[0] in COMMANDS:
+            from gardenlet.inspection.run import run
+
+            return run(arguments, environment)
+        options, config = prepare(arguments, environment)
     except SystemExit as exit_:
         return exit_.code if isinstance(exit_.code, int) else 1
     try:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from agents.core import files, process
 from agents.core.errors import AgentError, RetriableError
+from agents.inspection.document import to_json
 from nodeagent.inspection.diagnose import Diagnosis
-from nodeagent.inspection.document import to_json
 from nodeagent.inspection.redaction import redact_document, redact_text
 from nodeagent.inspection.status import Status
 from nodeagent.paths import Paths

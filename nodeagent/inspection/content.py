@@ -15,7 +15,7 @@ from typing import Annotated
 from pydantic import Field
 
 from agents.core import files
-from nodeagent.inspection.document import document
+from agents.inspection.document import document
 
 _READ_BY_OTHERS = stat.S_IROTH
 _ENTERED_BY_OTHERS = stat.S_IXOTH

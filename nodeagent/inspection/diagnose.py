@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from nodeagent.inspection.document import document
-from nodeagent.inspection.output import Colour, Style, printable
+from agents.inspection.document import document
+from agents.inspection.output import Colour, Style, printable
 from nodeagent.version import GARDENER_VERSION, VERSION
 
 LinkName = Literal[

@@ -11,8 +11,8 @@ from typing import Annotated
 
 from pydantic import Field
 
+from agents.inspection.document import document
 from nodeagent.inspection.content import Content
-from nodeagent.inspection.document import document
 
 
 class Disruption(StrEnum):

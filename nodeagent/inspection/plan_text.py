@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
+from agents.inspection.output import Colour, Style, printable
 from nodeagent.inspection.content import Content
-from nodeagent.inspection.output import Colour, Style, printable
 from nodeagent.inspection.plan import Disruption, Item, Plan
 
 _WORDS: Mapping[Disruption, str] = {

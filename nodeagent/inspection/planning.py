@@ -9,6 +9,7 @@ from pathlib import Path
 from agents.core.errors import AgentError, TerminalError
 from agents.core.generations import Generations, Origin
 from agents.core.yamlio import YamlError, load_yaml
+from agents.inspection import validation
 from nodeagent.controllers.operatingsystemconfig import desired as desired_module
 from nodeagent.controllers.operatingsystemconfig.desired import Desired
 from nodeagent.controllers.operatingsystemconfig.preparation import dirty_of, resumed_changes
@@ -97,7 +98,7 @@ def read_desired(
         checksum = state.pending.checksum if state.pending is not None else ""
         checked = desired_module.check(state.desired.decoded, checksum=checksum, hostname=hostname, paths=Paths())
         return str(paths.desired), checked
-    found = _source(source_module.read_bytes(file))
+    found = _source(validation.read_bytes(file))
     decoded = with_environment(codec.decode(found.content), _search_path(state, environment))
     return str(file), desired_module.check(decoded, checksum=found.checksum, hostname=hostname, paths=Paths())
 

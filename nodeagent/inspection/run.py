@@ -2,20 +2,15 @@
 
 import argparse
 import asyncio
-import sys
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TextIO
 
-from agents.core import logging
 from agents.core.clock import SystemClock
-from agents.core.errors import AgentError
-from nodeagent.inspection.output import Output, Style
+from agents.inspection import program
+from agents.inspection.output import Output
 from nodeagent.paths import Paths
-
-_FAILED = 1
-_INTERRUPTED = 130
 
 
 def run(
@@ -35,18 +30,12 @@ def run(
         stream: for the result, stdout by default.
         errors: for everything else, stderr by default.
     """
-    logging.configure("error", "text", stream=errors)
-    stream, errors = stream or sys.stdout, errors or sys.stderr
-    output = Output(stream, errors, arguments.output, Style.of(stream, environment))
-    try:
-        return _COMMANDS[arguments.command](arguments, environment, paths or Paths(), output)
-    except AgentError as error:
-        output.say(f"error: {error}")
-        return _FAILED
-    except BrokenPipeError:
-        return _FAILED
-    except KeyboardInterrupt:
-        return _INTERRUPTED
+    places = paths or Paths()
+
+    def command(output: Output) -> int:
+        return _COMMANDS[arguments.command](arguments, environment, places, output)
+
+    return program.run(arguments, environment, command, stream=stream, errors=errors)
 
 
 def config_dir(arguments: argparse.Namespace, paths: Paths) -> Path:
@@ -55,26 +44,29 @@ def config_dir(arguments: argparse.Namespace, paths: Paths) -> Path:
 
 
 def _version(_arguments: argparse.Namespace, _environment: Mapping[str, str], _paths: Paths, output: Output) -> int:
+    from agents.inspection import version as shared
     from nodeagent.inspection import version
 
-    output.document(version.gather(), version.lines)
+    output.document(version.gather(), shared.lines)
     return 0
 
 
 def _schema(arguments: argparse.Namespace, _environment: Mapping[str, str], _paths: Paths, output: Output) -> int:
+    from agents.inspection import schema as shared
     from nodeagent.inspection import schema
 
-    output.stream.write(schema.lines(schema.gather(arguments.kind)))
+    output.stream.write(shared.text(schema.gather(arguments.kind)))
     return 0
 
 
 def _validate(arguments: argparse.Namespace, environment: Mapping[str, str], paths: Paths, output: Output) -> int:
+    from agents.inspection import validation
     from nodeagent.inspection import validate
 
     check = environment.get("EXPERIMENTAL_DISABLE_KUBERNETES_VERSION_CHECK") != "true"
     found = validate.gather(arguments.files, paths=paths, check_kubernetes_version=check)
-    output.document(found, validate.lines)
-    return validate.exit_code(found)
+    output.document(found, validation.lines(validate.WORDS))
+    return validation.exit_code(found)
 
 
 def _status(arguments: argparse.Namespace, environment: Mapping[str, str], paths: Paths, output: Output) -> int:
@@ -122,7 +114,7 @@ def _plan(arguments: argparse.Namespace, environment: Mapping[str, str], paths: 
     except InvalidOSC as error:
         for problem in error.problems:
             output.say(f"error: {problem}")
-        return _FAILED
+        return program.FAILED
     return 0
 
 

@@ -4,15 +4,9 @@ import base64
 import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from agents.core.errors import TerminalError
 from osc import codec
 from osc.errors import InvalidOSC, Problem
-
-
-class Unreadable(TerminalError):
-    """A file cannot be read; fields: `path` and `problem`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,18 +15,6 @@ class Source:
 
     content: bytes = field(repr=False)
     checksum: str
-
-
-def read_bytes(path: Path) -> bytes:
-    """Return what a file holds; a pipe is fine.
-
-    Raises:
-        Unreadable: it cannot be read.
-    """
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise Unreadable("cannot be read", path=str(path), problem=error.strerror or type(error).__name__) from error
 
 
 def is_secret(document: object) -> bool:

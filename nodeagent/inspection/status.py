@@ -9,10 +9,10 @@ from pydantic import Field
 
 from agents.core.errors import AgentError
 from agents.core.generations import Origin
+from agents.inspection.document import document
 from agents.kube import kubeconfig
 from agents.pki.certificate import parse_leaf
 from nodeagent.config import NodeAgentConfiguration
-from nodeagent.inspection.document import document
 from nodeagent.inspection.probes import Answer, Answers
 from nodeagent.inspection.redaction import shorten_digests
 from nodeagent.inspection.state import State, Stored

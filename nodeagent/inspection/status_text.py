@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 
-from nodeagent.inspection.output import Colour, Style, printable
+from agents.inspection.output import Colour, Style, printable
 from nodeagent.inspection.status import Config, Failing, Health, Outcome, Status, describe_left
 
 _COLOURS: Mapping[Outcome, Colour] = {"done": "green", "failed": "red", "inProgress": "yellow", "degraded": "yellow"}

@@ -42,6 +42,11 @@ def test_from_a_token_to_heartbeats(process: Gardenlet) -> None:
     process.until(200, timeout=15)
     process.until(200, "/readyz")
     wait_for(process.renewed, timeout=20, what="a heartbeat")
+    wait_for(lambda: process.status()[0] == 0, timeout=20, what="a status that says so")
+    found = process.status()[1]
+    assert (found["state"], found["problem"]) == ("beating", "")
+    assert 0 <= found["heartbeatAgeSeconds"] < 20
+    assert found["certificateExpires"]
     seed = process.seed()
     assert seed is not None
     assert seed["metadata"]["labels"]["gardener.cloud/role"] == "seed"
@@ -55,6 +60,7 @@ def test_from_a_token_to_heartbeats(process: Gardenlet) -> None:
     assert first is not None
     process.ask_for_certificate()
     assert process.process.wait(timeout=20) == 0
+    assert process.status()[0] == 1
     second = process.stored()
     assert second is not None
     assert second["data"] != first["data"]

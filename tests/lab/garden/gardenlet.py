@@ -2,6 +2,7 @@
 
 import base64
 import http.client
+import json
 import os
 import signal
 import subprocess
@@ -132,6 +133,18 @@ class Gardenlet:
     def ask(self, path: str) -> tuple[int, str]:
         """Ask its health server; 0 if nobody listens, or nobody answers within 5 s."""
         return self._ask(self.ports[0], path)
+
+    def status(self) -> tuple[int, dict[str, Any]]:
+        """Run its command `status`; returns the exit code and what it printed."""
+        done = subprocess.run(
+            [sys.executable, "-m", "gardenlet", "status", "-o", "json", "--config", f"{self.name}.yaml"],
+            capture_output=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            cwd=self.folder,
+            check=False,
+            timeout=30,
+        )
+        return done.returncode, json.loads(done.stdout)
 
     def metrics(self) -> dict[str, float]:
         """Return what it counts: values by name, with labels as they are printed."""

@@ -17,12 +17,12 @@ from aiohttp import web
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from agents.core.clock import SystemClock
+from agents.inspection.output import Style
 from agents.kube import kubeconfig
 from agents.kube.kubeconfig import ClusterAccess, Credentials
 from nodeagent.inspection import bundle, diagnose, state, status
 from nodeagent.inspection.diagnose import Diagnosis, LinkName
 from nodeagent.inspection.examination import Examined, examine
-from nodeagent.inspection.output import Style
 from nodeagent.inspection.probes import Answer, Answers
 from nodeagent.inspection.status import Certificate
 from nodeagent.paths import Paths

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from agents.inspection.output import printable
 from nodeagent import cli
-from nodeagent.inspection.output import printable
 from nodeagent.inspection.run import run
 from nodeagent.paths import Paths
 from nodeagent.version import GARDENER_VERSION, VERSION

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from agents.core.errors import RetriableError
+from agents.inspection.document import to_json
+from agents.inspection.output import Style
 from nodeagent.controllers.operatingsystemconfig.controller import ApplyFailed
 from nodeagent.inspection import plan_text
-from nodeagent.inspection.document import to_json
-from nodeagent.inspection.output import Style
 from nodeagent.inspection.plan import Disruption, Item, Plan
 from nodeagent.inspection.planning import NothingDesired
 from osc.errors import InvalidOSC

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from agents.inspection.document import to_json
 from nodeagent.inspection import schema
 from nodeagent.inspection.arguments import SCHEMAS
-from nodeagent.inspection.document import to_json
 from nodeagent.inspection.version import gather
 from tests.support.looked_at import LookedAt
 from tests.support.osc_agent import SLEEP, inline

@@ -9,12 +9,12 @@ import pytest
 
 from agents.core import files
 from agents.core.errors import RetriableError
+from agents.inspection.document import to_json
+from agents.inspection.output import Style
 from agents.kube import kubeconfig
 from agents.kube.kubeconfig import ClusterAccess, Credentials
 from nodeagent.controllers.operatingsystemconfig.controller import ApplyFailed
 from nodeagent.inspection import status, status_text
-from nodeagent.inspection.document import to_json
-from nodeagent.inspection.output import Style
 from nodeagent.inspection.planning import NotPermitted
 from nodeagent.inspection.status import Status
 from tests.support.fake_systemd import FakeSystemd

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from agents.inspection.validation import CheckedFile
 from nodeagent.inspection import validate
-from nodeagent.inspection.validate import CheckedFile
 from nodeagent.paths import Paths
 from tests.unit.nodeagent.inspection.test_commands import printed
 from tests.unit.nodeagent.test_config import MINIMAL

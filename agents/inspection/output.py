@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TextIO, TypeVar
 
-from nodeagent.inspection.document import to_json
+from agents.inspection.document import to_json
 
 Format = Literal["text", "json"]
 Colour = Literal["red", "green", "yellow", "bold", "cyan"]
