@@ -122,17 +122,20 @@ def _systemd(examined: Examined) -> Finding:
         return Broken(
             f"the agent does not run: its unit is {unit.description}", f"{journal}; systemctl start {OWN_UNIT}"
         )
-    failing = next(_failing_units(examined.state), None)
+    failing = next(_failing_units(examined), None)
     if failing is not None:
         name, cause = failing
         return Broken(f"unit {name} fails: {cause}", f"systemctl status {name}; journalctl -u {name} -n 50")
     return Fine(unit.description)
 
 
-def _failing_units(state: State) -> Iterator[tuple[str, str]]:
+def _failing_units(examined: Examined) -> Iterator[tuple[str, str]]:
+    """Yield those that the agent cannot get to run, and those that have failed since."""
+    state = examined.state
     for item in state.board.items if state.board is not None else ():
         if item.name.startswith("unit ") and item.cause:
             yield item.name.removeprefix("unit "), item.cause
+    yield from ((unit.name, unit.description) for unit in examined.answers.failed_units.value or ())
 
 
 def _containerd(answers: Answers) -> Finding:

@@ -83,6 +83,14 @@ class RealMachine:
         """Raise unless the kubelet says that it is healthy."""
         await self._kubelet.healthy()
 
+    async def failed_units(self) -> Sequence[UnitState]:
+        """Return the units of the applied OSC that have failed, also those whose job had ended well."""
+        if self._state.applied is None:
+            return ()
+        applied = effective(self._state.applied.decoded.config, hostname=read_hostname())
+        states = await self.units.states([unit.name for unit in applied.units])
+        return [state for state in states.values() if state.active_state == "failed"]
+
     async def drift(self) -> Sequence[Finding]:
         """Return what differs from what was applied, but for what an unfinished apply is changing."""
         if self._state.applied is None:

@@ -58,6 +58,10 @@ class Machine(Protocol):
         """Raise unless the kubelet says that it is healthy."""
         ...
 
+    async def failed_units(self) -> Sequence[UnitState]:
+        """Return the units of the applied OSC that have failed."""
+        ...
+
     async def drift(self) -> Sequence[Finding]:
         """Return what differs from what was applied."""
         ...
@@ -71,6 +75,7 @@ class Answers:
     lease_age: Answer[float] = field(default_factory=Answer)
     containerd: Answer[str] = field(default_factory=Answer)
     kubelet: Answer[str] = field(default_factory=Answer)
+    failed_units: Answer[Sequence[UnitState]] = field(default_factory=Answer)
     drift: Answer[Sequence[Finding]] = field(default_factory=Answer)
 
 
@@ -86,8 +91,16 @@ async def ask(machine: Machine) -> Answers:
         lease_age = group.create_task(_answer(machine.lease_age, DEADLINE))
         containerd = group.create_task(_answer(machine.containerd_version, DEADLINE))
         healthy = group.create_task(_answer(kubelet, DEADLINE))
+        failed_units = group.create_task(_answer(machine.failed_units, DEADLINE))
         drift = group.create_task(_answer(machine.drift, DRIFT_DEADLINE))
-    return Answers(agent.result(), lease_age.result(), containerd.result(), healthy.result(), drift.result())
+    return Answers(
+        agent.result(),
+        lease_age.result(),
+        containerd.result(),
+        healthy.result(),
+        failed_units.result(),
+        drift.result(),
+    )
 
 
 async def _answer(question: Callable[[], Awaitable[T | None]], deadline: timedelta) -> Answer[T]:

@@ -153,6 +153,14 @@ class Health:
 
 
 @document
+class FailedUnit:
+    """A unit of the applied OperatingSystemConfig that systemd calls failed."""
+
+    unit: str
+    state: Annotated[str, Field(description="Active state and sub state.")]
+
+
+@document
 class Status:
     """The state of one machine at one moment."""
 
@@ -169,6 +177,7 @@ class Status:
     applied: Annotated[Config | None, Field(description="The last one that was applied to its end; null if none.")]
     left: tuple[Left, ...]
     failing: tuple[Failing, ...]
+    failed_units: tuple[FailedUnit, ...]
     drift: Drift
     heartbeat: Heartbeat
     certificate: Certificate
@@ -209,6 +218,9 @@ def gather(state: State, answers: Answers, certificate: Certificate, *, now: dat
         applied=_config(state.applied, _applied_checksum(state)),
         left=_left(pending),
         failing=_failing(state),
+        failed_units=tuple(
+            FailedUnit(unit=unit.name, state=unit.description) for unit in answers.failed_units.value or ()
+        ),
         drift=_drift(answers, looked=state.applied is not None),
         heartbeat=_heartbeat(state, answers, now),
         certificate=certificate,
@@ -291,6 +303,12 @@ def _degradations(found: Status, *, agent_away: bool) -> Iterator[str]:
         yield f"systemd: {found.agent.problem}"
     if found.applied is not None and found.applied.origin == "older":
         yield "last-applied is an older one that was brought back"
+    failing = {item.item for item in found.failing}
+    yield from (
+        f"unit {unit.unit} has failed: {unit.state}"
+        for unit in found.failed_units
+        if f"unit {unit.unit}" not in failing
+    )
     if found.drift.items:
         yield f"{len(found.drift.items)} item{'s' if len(found.drift.items) > 1 else ''} drifted"
     elif not found.drift.known and found.applied is not None:

@@ -64,7 +64,7 @@ def test_a_joined_machine_is_done(worker: Worker) -> None:
 
 def test_a_unit_that_fails_is_named(worker: Worker) -> None:
     """Exit code 1, the item with its cause, and what is left; `--wait` ends with the failure."""
-    osc = worker.base.with_unit("bad.service", content=service(command="/nowhere"), enable=True)
+    osc = worker.base.with_unit("bad.service", content=service(command="/bin/false", kind="oneshot"), enable=True)
     worker.publish(osc)
     worker.wait_event("OSCFailed", containing="bad.service")
     done = worker.machine.run([AGENT_BINARY, "status", "--wait", "--timeout", "30"], check=False)
@@ -77,6 +77,20 @@ def test_a_unit_that_fails_is_named(worker: Worker) -> None:
     assert item["attempt"] >= 1
     assert item["nextTry"] > item["since"]
     assert {"kind": "command", "name": "bad.service"} in found["left"]
+
+
+def test_a_unit_that_fails_after_its_job_is_seen(worker: Worker) -> None:
+    """Contract 7.8: its job was done, so it counts as applied; systemd calls it failed, so the machine is degraded."""
+    worker.apply(worker.base.with_unit("late.service", content=service(), enable=True))
+    wait_done(worker)
+    worker.machine.systemctl("kill", "--signal=SIGKILL", "late.service")
+    wait_for(lambda: worker.machine.unit("late.service")["ActiveState"] == "failed", timeout=5, what="the unit to fail")
+    code, found = look(worker, "status")
+    assert code == 2
+    assert [unit["unit"] for unit in found["failedUnits"]] == ["late.service"]
+    code, found = look(worker, "diagnose")
+    assert (code, found["broken"]) == (1, "systemd")
+    assert found["cause"].startswith("unit late.service fails: failed/failed")
 
 
 def test_an_agent_that_is_down_is_looked_past(worker: Worker) -> None:

@@ -33,7 +33,12 @@ from tests.unit.nodeagent.test_config import MINIMAL
 OSC = {"kind": "OperatingSystemConfig", "spec": {"files": [{"path": "/etc/a", "content": {"inline": {"data": "x"}}}]}}
 RUNNING = UnitState("gardener-node-agent.service", "loaded", "active", "running")
 WELL = Answers(
-    agent=Answer(RUNNING), lease_age=Answer(3.0), containerd=Answer("1.7.24"), kubelet=Answer("ok"), drift=Answer(())
+    agent=Answer(RUNNING),
+    lease_age=Answer(3.0),
+    containerd=Answer("1.7.24"),
+    kubelet=Answer("ok"),
+    failed_units=Answer(()),
+    drift=Answer(()),
 )
 
 
@@ -228,6 +233,11 @@ AFTER: dict[str, tuple[Break, LinkName, str]] = {
     "agent masked": (lambda m: setattr(m, "answers", unit("inactive", load="masked")), "systemd", "is masked"),
     "no agent": (lambda m: setattr(m, "answers", unit("inactive", load="not-found")), "systemd", "does not exist"),
     "failing unit": (failing_unit, "systemd", "unit a.service fails: failed/failed"),
+    "failed unit": (
+        lambda m: setattr(m, "answers", replace(WELL, failed_units=Answer((replace(RUNNING, name="b.service"),)))),
+        "systemd",
+        "unit b.service fails: active/running",
+    ),
     "no bus": (
         lambda m: setattr(m, "answers", replace(WELL, agent=Answer(problem="no answer within 5 s"))),
         "systemd",

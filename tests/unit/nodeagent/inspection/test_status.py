@@ -127,6 +127,16 @@ async def test_drift_is_seen_and_nothing_is_repaired(node: LookedAt) -> None:
     assert "top-secret" not in text(found) + to_json(found)
 
 
+async def test_a_unit_that_fails_after_its_job_is_seen(node: LookedAt) -> None:
+    """Contract 7.8: a unit of the applied OSC that systemd calls failed is degraded, though it was started well."""
+    async with node.connected():
+        await applied(node)
+        node.host.units["a.service"].set_state("failed", "failed")
+        found = await node.look()
+    assert (found.outcome, found.reasons) == ("degraded", ("unit a.service has failed: failed/failed",))
+    assert [unit.unit for unit in found.failed_units] == ["a.service"]
+
+
 async def test_looking_at_programs_out_of_images_writes_no_record(node: LookedAt) -> None:
     """A record of what came out of images that is missing or outdated stays so: it is the agent's."""
     node.images.images["image"] = {"/x": b"program"}
