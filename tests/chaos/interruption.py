@@ -1,5 +1,6 @@
 """Ending the agent from outside: at a system call that is counted by strace, or at a moment; and getting it going again."""
 
+import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -71,9 +72,9 @@ def injected(pid: int, calls: str, fault: str, log: Path) -> Iterator[None]:
         tracer.wait()
 
 
-def was_killed(log: Path) -> bool:
-    """Tell whether the process came to that call."""
-    return log.exists() and "killed by SIGKILL" in log.read_text()
+def was_killed(log: Path, pid: int) -> bool:
+    """Tell whether a process came to that call; children that it killed itself are in the log too."""
+    return log.exists() and re.search(rf"^{pid} +\+\+\+ killed by SIGKILL", log.read_text(), re.M) is not None
 
 
 def was_injected(log: Path) -> bool:

@@ -41,7 +41,7 @@ class Boundaries(SweepCampaign):
         with injected(pid, CALLS[values["kind"]], f"signal=KILL:when={values['number']}", log):
             self.publish(after)
             wait_ended(pid)  # the own configuration changes, so it ends in any case
-        self.note(case, reached=was_killed(log))
+        self.note(case, reached=was_killed(log, pid))
         return twin.compare(after)
 
 

@@ -102,7 +102,7 @@ def kill_once(worker: Worker, osc: WorkerOsc, calls: str, occurrence: int, log: 
         checksum = worker.publish(osc)
         wait_ended(pid)
     converge(worker, checksum)
-    return was_killed(log)
+    return was_killed(log, pid)
 
 
 def worker_applied(worker: Worker, osc: WorkerOsc) -> None:
