@@ -99,9 +99,14 @@ class Ctr:
         """Undo `mount`, whatever is left of it."""
         await self._call("images", "unmount", "--rm", "--", str(target))
 
-    async def snapshots(self) -> list[str]:
-        """Return the keys of all snapshots."""
-        return [line.split()[0] for line in (await self._call("snapshots", "list")).splitlines()[1:] if line.strip()]
+    async def snapshots(self) -> dict[str, str]:
+        """Return the keys of all snapshots, each with its parent's; that of a lowest layer is empty."""
+        lines = [line.split() for line in (await self._call("snapshots", "list")).splitlines()[1:] if line.strip()]
+        return {key: rest[0] if len(rest) > 1 else "" for key, *rest in lines}
+
+    async def remove_snapshot(self, key: str) -> None:
+        """Remove a snapshot; refused while another one, or a container, stands on it."""
+        await self._call("snapshots", "remove", "--", key)
 
     async def leases(self) -> list[Lease]:
         """Return all leases."""

@@ -12,7 +12,6 @@ What ours is must be recognised after a kill at any moment:
 Without that file and without such a directory there is nothing to clean, and containerd is not asked.
 """
 
-import contextlib
 import json
 from pathlib import Path
 
@@ -36,6 +35,8 @@ class ExtractionLedger:
         self._paths = paths
         self._ctr = ctr
         self._known: frozenset[str] | None = None
+        self.unpacked_before: set[str] = set()
+        """Snapshots that were there when the extraction began."""
 
     async def open(self) -> None:
         """Write down that an extraction begins.
@@ -44,6 +45,7 @@ class ExtractionLedger:
             AgentError: containerd cannot be asked, or the disk is full.
         """
         self._known = frozenset(lease.id for lease in await self._ctr.leases())
+        self.unpacked_before = set(await self._ctr.snapshots())
         content = json.dumps({"leases": sorted(self._known)}).encode()
         await run_to_end(files.write_atomic, self._paths.extractions, content, mode=0o600)
 
@@ -95,8 +97,12 @@ class ExtractionLedger:
             return
         for lease in await self._ctr.leases():
             if lease.id not in self._known and _is_pull(lease):
-                with contextlib.suppress(CtrError):  # expired meanwhile, or removed by whoever made it
+                try:
                     await self._ctr.remove_lease(lease.id)
+                except CtrError:
+                    # Expired meanwhile, or removed by whoever made it; if not, what it keeps must not be forgotten.
+                    if lease.id in {left.id for left in await self._ctr.leases()}:
+                        raise
                 log.info("Lease of an interrupted pull removed", lease=lease.id)
 
     def _directories(self) -> list[Path]:

@@ -184,7 +184,7 @@ class CtrImageExtractor:
         pinned = "@" in image
         if present and pinned:
             try:
-                await self._ctr.mount(image, directory)
+                await self._mount_anew(image, directory)
             except CtrError as error:
                 log.debug("Image is there, but not complete", image=image, error=error)
             else:
@@ -193,9 +193,30 @@ class CtrImageExtractor:
         if not pinned:
             log.info("Image is named by a tag, not by a digest: it may be another one the next time", image=image)
         try:
-            await self._ctr.mount(image, directory)
+            await self._mount_anew(image, directory)
         except CtrError as error:
             raise ImageError("image not mounted", image=image, problem=error.fields["problem"]) from error
+
+    async def _mount_anew(self, image: str, directory: Path) -> None:
+        """Mount an image, and have nothing in it that was unpacked before this extraction.
+
+        containerd syncs what it pulls, and verifies it, but not what it unpacks: after a power cut a file of a snapshot may be empty, and
+        nobody would notice. So what was there already is removed and unpacked again, unless somebody stands on it.
+        """
+        await self._ctr.mount(image, directory)
+        layers, before = _layers(str(directory), await self._ctr.snapshots()), self._ledger.unpacked_before
+        if before.isdisjoint(layers):
+            return
+        await self._ctr.unmount(directory)
+        lowest = max(index for index, layer in enumerate(layers) if layer in before)
+        for layer in layers[: lowest + 1]:
+            try:
+                await self._ctr.remove_snapshot(layer)
+            except CtrError as error:
+                log.info("Layer of an image is in use, it is taken as it is", image=image, layer=layer, error=error)
+                break
+            before.discard(layer)
+        await self._ctr.mount(image, directory)
 
     async def _pull(self, image: str, *, label: str | None) -> None:
         try:
@@ -249,6 +270,14 @@ class CtrImageExtractor:
             return tempfile.mkdtemp(prefix=prefix.name, dir=prefix.parent)
         except OSError as error:
             raise files.FileError("directory not created", prefix.parent, error) from error
+
+
+def _layers(key: str, parents: Mapping[str, str]) -> list[str]:
+    """Return what a snapshot stands on, from the top down."""
+    found = []
+    while key := parents.get(key, ""):
+        found.append(key)
+    return found
 
 
 @contextlib.contextmanager

@@ -46,6 +46,13 @@ def pulling(extractor: ExtractorOnMachine, image: str) -> Iterator["subprocess.P
             process.stdout.close()
 
 
+def empty_unpacked(extractor: ExtractorOnMachine, content: bytes) -> None:
+    """Empty a file in the layer that it was unpacked to."""
+    find = ["find", "/var/lib/containerd", "-path", "*/fs/gardener-node-agent", "-size", f"{len(content)}c"]
+    (path,) = extractor.machine.run(find).stdout.split()
+    extractor.machine.run(["truncate", "--size=0", path])
+
+
 def kill_all(extractor: ExtractorOnMachine, process: "subprocess.Popen[bytes]") -> None:
     """End the extractor and its `ctr` as systemd does when the agent was killed: SIGKILL to all of the unit."""
     found = extractor.machine.run(["pgrep", "-f", "extraction-driver|ctr --address"]).stdout.split()
@@ -171,6 +178,42 @@ def test_w33_an_image_that_was_there_stays(extractor: ExtractorOnMachine, regist
     assert extractor.machine.run(["ctr", "images", "list"]).stdout == listed
     assert registry.served("test/stays") == served
     extractor.machine.run(["ctr", "images", "delete", "--sync", image])
+
+
+@pytest.mark.parametrize("kept_by", ["image", "lease"])
+def test_what_was_unpacked_before_is_unpacked_again(
+    extractor: ExtractorOnMachine, registry: Registry, kept_by: str
+) -> None:
+    """Contract 6.16 (ours): a file that a power cut emptied after it was unpacked is not taken; whoever kept the image still has it."""
+    machine, image = extractor.machine, push(registry, f"torn-{kept_by}", Entry("gardener-node-agent", BINARY * 2))
+    lease = ["ctr", "leases", "create", "--id", "others"]
+    context = []
+    if kept_by == "lease":
+        machine.run(lease)
+        context = ["env", "CONTAINERD_LEASE=others"]
+    machine.run([*context, "ctr", "images", "pull", "--hosts-dir", HOSTS, image])
+    empty_unpacked(extractor, BINARY * 2)
+    assert extractor.extract(image, wanted()) == {TOOL: True}
+    assert machine.read(TOOL) == BINARY * 2
+    assert machine.run(["ctr", "images", "list", "--quiet"]).stdout.split() == [image]
+    machine.run(["ctr", "images", "delete", "--sync", image])
+    if kept_by == "lease":
+        machine.run(["ctr", "leases", "delete", "--sync", "others"])
+    assert extractor.leftovers() == []
+
+
+def test_what_somebody_stands_on_is_taken_as_it_is(extractor: ExtractorOnMachine, registry: Registry) -> None:
+    """Contract 6.16 (ours): a layer that is in use cannot be unpacked again; that is said, and nobody loses it."""
+    machine, image = extractor.machine, push(registry, "in-use", Entry("gardener-node-agent", BINARY * 3))
+    machine.run(["ctr", "images", "pull", "--hosts-dir", HOSTS, image])
+    machine.run(["mkdir", "-p", "/mnt/others"])
+    machine.run(["ctr", "images", "mount", image, "/mnt/others"])
+    assert extractor.extract(image, wanted()) == {TOOL: True}
+    assert machine.read(TOOL) == BINARY * 3
+    assert machine.read("/mnt/others/gardener-node-agent") == BINARY * 3
+    machine.run(["ctr", "images", "unmount", "--rm", "/mnt/others"])
+    machine.run(["ctr", "images", "delete", "--sync", image])
+    assert extractor.leftovers() == []
 
 
 def test_w33_nothing_stays_of_an_image_that_came_for_its_files(
