@@ -20,6 +20,7 @@ from tests.support.served_seed import controllers_serve
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 SECRETS = "/api/v1/namespaces/garden/secrets"
+SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
 CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 DEFINED = (
@@ -180,6 +181,10 @@ def restricted(request: pytest.FixtureRequest, garden: Garden, tmp_path: Path) -
     objects = objects_in(template(GOLDEN / "minimal.values.yaml", values))
     given = [one for one in objects if one["apiVersion"].startswith("rbac.")]
     assert named(given, "ClusterRole")["metadata"]["name"] == ROLE
+    # A lone API server publishes no addresses of its own, and with these rights EndpointSlices are what is read.
+    head = {"metadata": {"name": "kubernetes", "labels": {"kubernetes.io/service-name": "kubernetes"}}}
+    addresses = {"endpoints": [{"addresses": ["192.0.2.1"]}], "ports": [{"port": 443, "protocol": "TCP"}]}
+    seed.create(SLICES, {**head, "addressType": "IPv4", **addresses})
     for kind in ("clusterrolebindings", "clusterroles"):
         seed.delete(f"{RBAC}/{kind}/{ROLE}")
     try:
@@ -196,6 +201,7 @@ def restricted(request: pytest.FixtureRequest, garden: Garden, tmp_path: Path) -
             seed.delete(f"{collection(one)}/{one['metadata']['name']}")
         for path, body in seed_permissions():
             seed.create(path, body)
+        seed.delete(f"{SLICES}/kubernetes")
 
 
 def test_the_rights_are_enough(restricted: Gardenlet) -> None:
