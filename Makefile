@@ -52,6 +52,7 @@ lint: $(VENV)/.ready ## format, rules, types, import contracts, generated docume
 	$(RUN) scripts/conformance.py --check
 	$(RUN) scripts/log_messages.py --check
 	$(RUN) scripts/metrics_reference.py --check
+	$(RUN) scripts/chart_values.py --check
 
 .PHONY: format
 format: $(VENV)/.ready ## format and fix what can be fixed
@@ -88,10 +89,11 @@ bench-gardenlet: $(VENV)/.ready ## gardenlet's figures beside their targets, als
 	$(RUN) -m tests.bench.gardenlet $(ARGS)
 
 .PHONY: documents
-documents: $(VENV)/.ready ## write what is generated: docs/conformance.md from the tests' docstrings, docs/logging.md and docs/metrics.md from the code
+documents: $(VENV)/.ready ## write what is generated: docs/conformance.md from the tests' docstrings, docs/logging.md and docs/metrics.md from the code, the chart's table of values
 	$(RUN) scripts/conformance.py
 	$(RUN) scripts/log_messages.py
 	$(RUN) scripts/metrics_reference.py
+	$(RUN) scripts/chart_values.py
 
 .PHONY: lock
 lock: $(VENV)/.ready ## pin the dependencies anew

@@ -57,10 +57,8 @@ GARDENLET_WEAKNESSES = range(1, 45)
 """Section 13 of contract core."""
 GARDENLET_LATER = {
     23: "comes with the flow of a seed's components",
-    37: "of the Helm chart",
     39: "comes with the self-upgrade controller",
     41: "comes with self-hosted-shoot mode",
-    42: "of the Helm chart",
 }
 WEAKNESSES = range(1, 47)
 """Section 9 of the contract."""

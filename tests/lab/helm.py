@@ -15,9 +15,7 @@ _MODULE = "helm.sh/helm/v3"
 _PACKAGE = f"{_MODULE}/cmd/helm"
 
 
-def find_helm(
-    *, say: Say = silent, environment: Mapping[str, str] = os.environ, build: Build | None = None
-) -> Path:
+def find_helm(*, say: Say = silent, environment: Mapping[str, str] = os.environ, build: Build | None = None) -> Path:
     """Return Helm: from PATH if it is of the pinned version, then from the cache, else built into it.
 
     What `helm template` prints differs between versions, so golden files need this very one.

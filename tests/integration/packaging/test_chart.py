@@ -2,7 +2,7 @@
 
 import copy
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,21 @@ from gardenlet.cli import Options, load_config
 from gardenlet.config import GardenletConfiguration
 from gardenlet.version import VERSION
 from tests.lab.garden.permissions import RULES
-from tests.support.chart import CASES, CHART, GOLDEN, OPTIONAL_KINDS, ROOT, Objects
-from tests.support.chart import configuration, helm, named, objects_in, rendered, template, values_of
+from tests.support.chart import (
+    CASES,
+    CHART,
+    GOLDEN,
+    OPTIONAL_KINDS,
+    ROOT,
+    Objects,
+    configuration,
+    helm,
+    named,
+    objects_in,
+    rendered,
+    template,
+    values_of,
+)
 
 ALL = frozenset({"get", "list", "watch", "create", "delete", "deletecollection", "patch", "update"})
 READ = frozenset({"get", "list", "watch"})
@@ -75,7 +88,7 @@ Right = tuple[str, str, str, str]
 """Group, resource, name of the only object or nothing, verb."""
 
 
-def rights(rules: list[Mapping[str, Any]]) -> Iterator[Right]:
+def rights(rules: Iterable[Mapping[str, Any]]) -> Iterator[Right]:
     """Yield each right that rules give, except for paths that are no resources."""
     for rule in rules:
         for group in rule.get("apiGroups", ()):
@@ -325,7 +338,8 @@ def test_the_deployment_is_as_operators_know_it() -> None:
         "capabilities": {"drop": ["ALL"]},
     }
     assert spec["securityContext"] == {
-        **{"runAsNonRoot": True, "runAsUser": 65532, "runAsGroup": 65532, "fsGroup": 65532},
+        **dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"), 65532),
+        "runAsNonRoot": True,
         "seccompProfile": {"type": "RuntimeDefault"},
     }
     assert container["resources"]["requests"] == {"cpu": "100m", "memory": "256Mi"}

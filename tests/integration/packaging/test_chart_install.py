@@ -2,6 +2,8 @@
 
 import base64
 import json
+import re
+import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from tests.lab.garden.crds import Kind
 from tests.lab.garden.garden import Garden
 from tests.lab.garden.gardenlet import Gardenlet
 from tests.lab.garden.permissions import ROLE, seed_permissions
-from tests.support.chart import CASES, CHART, GOLDEN, helm, named, objects_in, rendered, template, values_of
+from tests.support.chart import CASES, CHART, GOLDEN, ROOT, helm, named, objects_in, rendered, template, values_of
 from tests.support.served_seed import controllers_serve
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
@@ -100,14 +102,14 @@ def bootstrapping(tmp_path: Path, token: str) -> Path:
     """Return values with a bootstrap kubeconfig."""
     text = yaml.safe_dump({"users": [{"name": "bootstrap", "user": {"token": token}}]})
     path = tmp_path / f"{token}.yaml"
-    path.write_text(yaml.safe_dump({"config": {"gardenClientConnection": {"bootstrapKubeconfig": {"kubeconfig": text}}}}))
+    path.write_text(
+        yaml.safe_dump({"config": {"gardenClientConnection": {"bootstrapKubeconfig": {"kubeconfig": text}}}})
+    )
     return path
 
 
 def test_a_bootstrap_secret_does_not_come_back(api: Api, release: Release, tmp_path: Path) -> None:
-    """Contract core 3.1, 12.3: it is made with the first release and follows its values; once gardenlet has its own kubeconfig and
-    deleted it, no upgrade makes it again, and neither an upgrade nor the end of the release takes gardenlet's own.
-    """
+    """Contract core 3.1, 12.3: once gardenlet has its own kubeconfig and deleted it, no upgrade makes it again or takes its own."""
     (minimal,) = values_of("minimal")
     notes = release("install", minimal, bootstrapping(tmp_path, "abcdef.first"))
     assert "kubectl get seed lab" in notes
@@ -125,6 +127,21 @@ def test_a_bootstrap_secret_does_not_come_back(api: Api, release: Release, tmp_p
     release("uninstall")
     assert api.get(f"{SECRETS}/gardenlet-kubeconfig")["data"] == own["data"]
     assert api.find("/apis/apps/v1/namespaces/garden/deployments/gardenlet") is None
+
+
+@pytest.mark.parametrize("document", ["packaging/charts/gardenlet/README.md", "docs/gardenlet.md"])
+@pytest.mark.usefixtures("release")
+def test_the_documented_command_works(document: str, api: Api, integration_control_plane: ControlPlane) -> None:
+    """Run as it is written, for a first release and for an upgrade, the command brings gardenlet into the cluster."""
+    (command,) = re.findall(r"^helm (upgrade .*)$", (ROOT / document).read_text(), re.M)
+    (minimal,) = values_of("minimal")
+    arguments = [str(minimal) if one == "seed.yaml" else one for one in shlex.split(command)]
+    arguments = [str(ROOT / one) if one.startswith("packaging/") else one for one in arguments]
+    kubeconfig = integration_control_plane.pki_folder / "documented.kubeconfig"
+    for _ in range(2):
+        done = helm(*arguments, "--kubeconfig", integration_control_plane.kubeconfig(kubeconfig))
+        assert done.returncode == 0, done.stderr
+    assert mounted(api).startswith("gardenlet-configmap-")
 
 
 def test_an_upgrade_brings_another_configuration(api: Api, release: Release, tmp_path: Path) -> None:
@@ -205,9 +222,7 @@ def restricted(request: pytest.FixtureRequest, garden: Garden, tmp_path: Path) -
 
 
 def test_the_rights_are_enough(restricted: Gardenlet) -> None:
-    """Contract core 12.2, 13 W42: with the rights of either profile and nothing else gardenlet leads, bootstraps, renews its
-    certificate, and each of its controllers does its work; nothing that it asks for is refused.
-    """
+    """Contract core 12.2, 13 W42: with the rights of either profile gardenlet bootstraps, leads and serves; nothing is refused."""
     controllers_serve(restricted)
     assert restricted.garden.seed.admin.find(f"{SECRETS}/{restricted.name}-bootstrap") is None
     assert restricted.leader() == ""

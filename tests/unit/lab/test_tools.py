@@ -17,6 +17,7 @@ from tests.lab.binaries import (
 )
 from tests.lab.capability import why_not
 from tests.lab.errors import LabError
+from tests.lab.helm import HELM_VERSION, find_helm
 from tests.lab.packages import Tool, ensure_tools, is_static, missing_tools, services_stay_off
 
 _PRINTED = {
@@ -118,6 +119,30 @@ def test_module_file_replaces_all_staging_modules() -> None:
     assert "require k8s.io/kubernetes v1.34.4" in text
     assert "k8s.io/client-go => k8s.io/client-go v0.34.4" in text
     assert text.count("=>") == 31
+
+
+def test_helm_of_another_version_is_not_used(tmp_path: Path) -> None:
+    """Helm on PATH is used if it is of the pinned version, else one is built into the cache, once."""
+    on_path = tmp_path / "path"
+    on_path.mkdir()
+    environment = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PATH": f"{on_path}:/usr/bin:/bin"}
+    builds: list[Path] = []
+
+    def build(_scratch: Path, out: Path, _say: object) -> None:
+        builds.append(out)
+        _print(out / "helm", HELM_VERSION)
+
+    def _print(program: Path, version: str) -> None:
+        program.write_text(f"#!/bin/sh\necho {version}\n")
+        program.chmod(0o755)
+
+    _print(on_path / "helm", f"{HELM_VERSION}-rc.1")
+    cached = find_helm(environment=environment, build=build)
+    assert cached == cache_folder(environment, of="helm", version=HELM_VERSION) / "helm"
+    assert find_helm(environment=environment, build=build) == cached
+    assert len(builds) == 1
+    _print(on_path / "helm", f"{HELM_VERSION}+g1234567")
+    assert find_helm(environment=environment, build=build) == on_path / "helm"
 
 
 def test_what_is_missing_is_found_by_looking() -> None:
