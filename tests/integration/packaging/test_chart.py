@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from agents.core.config import unknown_keys
-from gardenlet.cli import Options, load_config
+from gardenlet.cli import load_config
+from gardenlet.options import Options
 from gardenlet.config import GardenletConfiguration
 from gardenlet.version import VERSION
 from tests.lab.garden.permissions import RULES
