@@ -11,8 +11,8 @@ import yaml
 
 from agents.core.config import unknown_keys
 from gardenlet.cli import load_config
-from gardenlet.options import Options
 from gardenlet.config import GardenletConfiguration
+from gardenlet.options import Options
 from gardenlet.version import VERSION
 from tests.lab.garden.permissions import RULES
 from tests.support.chart import (
