@@ -5,11 +5,14 @@ file. What is verified equals what Go verifies: names by SAN only, any certifica
 X.509 flags that newer Pythons set are off, because certificates of existing clusters would not pass them.
 """
 
+import ctypes
 import os
 import ssl
 
 from agents.kube.kubeconfig import ClusterAccess, InvalidKubeconfig
 from agents.kube.trust import Authorities, Trust
+
+_MFD_CLOEXEC = 1
 
 
 def tls_context(access: ClusterAccess, authorities: Authorities | None = None) -> ssl.SSLContext:
@@ -44,7 +47,10 @@ def load_client_certificate(context: ssl.SSLContext, certificate: bytes, key: by
     Raises:
         InvalidKubeconfig: they do not parse or do not belong together (terminal).
     """
-    descriptor = os.memfd_create("client-certificate", os.MFD_CLOEXEC)
+    # By the C library: an interpreter that was built for an old one has no os.memfd_create.
+    descriptor = ctypes.CDLL(None, use_errno=True).memfd_create(b"client-certificate", _MFD_CLOEXEC)
+    if descriptor < 0:
+        raise OSError(ctypes.get_errno(), "no memory file for a client certificate")
     try:
         with os.fdopen(descriptor, "wb", closefd=False) as memory:
             memory.write(certificate + b"\n" + key)
