@@ -134,6 +134,7 @@ class OperatingSystemConfigReconciler:
         self._failures = 0
         self._refused = ""
         self._released = ""
+        self._settled = False
 
     def repair(self, findings: Collection[Finding]) -> None:
         """Have the next pass write these items again."""
@@ -150,6 +151,7 @@ class OperatingSystemConfigReconciler:
             announced = desired_module.checksum(secret)
             if await self._is_applied(announced.value, node) and not await self._needs_repair(secret, node):
                 await self._release(secret)
+                await self._let_go_of_the_start()
                 return await self._rest()
             if not announced.matches:
                 log.error("Checksum annotation differs from the data, reporting the annotation")
@@ -366,6 +368,11 @@ class OperatingSystemConfigReconciler:
 
     def _applied(self, last: Decoded) -> Effective:
         return effective(last.config, hostname=self._with.identity.hostname)
+
+    async def _let_go_of_the_start(self) -> None:
+        if not self._settled:
+            self._settled = True
+            await asyncio.to_thread(release_memory)
 
     async def _rest(self) -> Result:
         """Nothing is to be done until the sync period has gone by, or somebody touches what is ours."""
