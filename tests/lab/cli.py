@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from tests.lab.binaries import find_binaries
 from tests.lab.capability import why_no_lab
 from tests.lab.cluster import DEFAULT_NAME, Lab
+from tests.lab.debian import old_root
 from tests.lab.demo import run_demo
 from tests.lab.errors import LabError
 from tests.lab.garden.story import run_demo as run_seed_demo
@@ -102,6 +103,7 @@ def _prepare(_parsed: argparse.Namespace) -> int:
     ensure_tools(say=to_stderr)
     find_binaries(say=to_stderr)
     pause_archive()
+    old_root(to_stderr)
     return 0
 
 

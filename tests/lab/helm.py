@@ -6,8 +6,9 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.lab.binaries import GO_DIRECTIVE, Build, cache_folder, cached, go_run, toolchain, tools_file
+from tests.lab.binaries import GO_DIRECTIVE, Build, build_with, cache_folder, cached, tools_file
 from tests.lab.commands import run
+from tests.lab.golang import find_go
 from tests.lab.progress import Say, silent, ticking
 
 HELM_VERSION = "v3.22.0"
@@ -41,13 +42,13 @@ def is_pinned(printed: str) -> bool:
 
 
 def _build(scratch: Path, out: Path, say: Say) -> None:
-    go = toolchain(scratch, say)
+    go = find_go(scratch / "go", say)
     folder = scratch / "helm"
     folder.mkdir()
     (folder / "go.mod").write_text(f"module helm-build\ngo {GO_DIRECTIVE}\nrequire {_MODULE} {HELM_VERSION}\n")
     (folder / "tools.go").write_text(tools_file([_PACKAGE]))
     with ticking("fetching Helm's modules", say):
-        go_run(go, folder, "mod", "tidy")
+        build_with(go, folder, "mod", "tidy")
     flags = f"-s -w -X {_MODULE}/internal/version.version={HELM_VERSION}"
     with ticking(f"building Helm {HELM_VERSION}; once, about 3 minutes on 2 cores", say):
-        go_run(go, folder, "build", "-trimpath", "-ldflags", flags, "-o", str(out / "helm"), _PACKAGE)
+        build_with(go, folder, "build", "-trimpath", "-ldflags", flags, "-o", str(out / "helm"), _PACKAGE)
