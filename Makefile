@@ -9,7 +9,9 @@ RUN := $(VENV)/bin/python
 AGENT ?= binary
 KEEP ?=
 NODE ?= worker-1
-SOURCES := $(shell git ls-files 'agents/*.py' 'osc/*.py' 'systemd/*.py' 'nodeagent/*.py' 2>/dev/null)
+SOURCES := $(shell git ls-files 'agents/*.py' 'osc/*.py' 'systemd/*.py' 'nodeagent/*.py' 'gardenlet/*.py' 2>/dev/null)
+BUILDER := $(shell git ls-files packaging/launcher packaging/interpreter packaging/onefile 2>/dev/null)
+PROGRAMS := build/bin/gardener-node-agent build/bin/gardenlet
 
 .PHONY: help
 help: ## list the targets
@@ -21,11 +23,11 @@ $(VENV)/.ready: requirements/dev.lock scripts/make-venv.sh
 .PHONY: venv
 venv: $(VENV)/.ready ## virtual environment with the pinned dependencies
 
-build/bin/gardener-node-agent: $(SOURCES) packaging/pyinstaller/node_agent.py packaging/pyinstaller/build.py requirements/dev.lock | $(VENV)/.ready
-	@$(RUN) packaging/pyinstaller/build.py
+$(PROGRAMS) &: $(SOURCES) $(BUILDER) requirements/runtime.lock | $(VENV)/.ready
+	@$(RUN) packaging/onefile/build.py
 
 .PHONY: binary
-binary: build/bin/gardener-node-agent ## the node agent as one file: build/bin/gardener-node-agent
+binary: $(PROGRAMS) ## both programs, one file each: build/bin/gardener-node-agent, build/bin/gardenlet
 
 .PHONY: demo
 demo: $(VENV)/.ready binary ## a machine joins a real cluster, changes, crashes and heals (KEEP=1 leaves it up)

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -115,16 +114,8 @@ async def run(
 
 
 def inherited_environment(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return our environment as another program should see it.
-
-    Without what systemd says to this process alone; and where we run as one file, without the library path that its
-    unpacker set for us: programs of the machine must load the machine's libraries.
-    """
-    found = dict(os.environ if environment is None else environment)
-    if getattr(sys, "frozen", False):
-        found.pop("LD_LIBRARY_PATH", None)
-        if "LD_LIBRARY_PATH_ORIG" in found:
-            found["LD_LIBRARY_PATH"] = found.pop("LD_LIBRARY_PATH_ORIG")
+    """Return our environment as another program should see it: without what systemd says to this process alone."""
+    found = os.environ if environment is None else environment
     return {name: value for name, value in found.items() if name not in _OURS_ALONE}
 
 
