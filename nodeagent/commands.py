@@ -114,7 +114,7 @@ async def reset(config: NodeAgentConfiguration, config_file: Path) -> int:
 
 def nothing_to_reset(paths: Paths) -> bool:
     """Tell that a reset was completed already, but perhaps for the agent's program, which goes after the configuration."""
-    return not paths.base.is_dir() or {*paths.base.iterdir()} <= {paths.reset_end}
+    return not paths.base.is_dir() or {*paths.base.iterdir()} <= {paths.reset_end, *paths.unpacked}
 
 
 def already_reset(paths: Paths) -> int:

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+UNPACKED = ".gardener-node-agent.unpacked"
+"""What packaging/launcher calls its directory."""
+
 
 @dataclass(frozen=True, slots=True)
 class Paths:
@@ -144,6 +147,11 @@ class Paths:
     def own_program(self) -> Path:
         """The agent itself, as its unit starts it."""
         return self.root / "opt/bin/gardener-node-agent"
+
+    @property
+    def unpacked(self) -> tuple[Path, ...]:
+        """Directories into which the one-file build unpacks itself: beside the program, else one of the others."""
+        return tuple(folder / UNPACKED for folder in (self.own_program.parent, self.base, self.root / "run"))
 
     @property
     def reset_end(self) -> Path:

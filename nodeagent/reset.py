@@ -15,18 +15,19 @@ Source: gardener pkg/nodeagent/reset/reset.go (contract 8.4).
 """
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
 
-from agents.core import files
+from agents.core import files, trees
 from agents.core.errors import AgentError, RetriableError
 from agents.core.logging import get_logger
 from nodeagent.host.cri import CriRefused, CriUnavailable, PodSandbox, PodSandboxes
 from nodeagent.host.originals import Originals
-from nodeagent.paths import Paths
+from nodeagent.paths import UNPACKED, Paths
 from nodeagent.remains import Remains, UnitRemains
 from osc.containerd import CERTS_DIRECTORY, CONFIG_FILE, CONTAINERD_UNIT, HOSTS_FILE, hosts_toml
 from osc.types import OWN_UNIT, UNIT_DIRECTORY, Registry
@@ -120,7 +121,7 @@ class Reset:
         await self._side_by_side(
             {
                 "Emptying the agent's folder": lambda: folders.empty_own(
-                    keep=(self._with.config_file, self._with.paths.reset_end)
+                    keep=(self._with.config_file, self._with.paths.reset_end, *self._with.paths.unpacked)
                 ),
                 "Emptying the kubelet's folder": folders.leave_kubelet,
             }
@@ -317,9 +318,15 @@ class Reset:
 def remove_program(paths: Paths) -> bool:
     """Remove the agent's program if a reset was about to: the last act of all. Blocks. Returns whether it was.
 
+    Into what it unpacked itself goes in any case, and first: that comes again with each start, the program does not.
+
     Raises:
         FileError: it is still there.
     """
+    running_from = Path(sys.prefix).parent
+    for folder in {*paths.unpacked, *([running_from] if running_from.name == UNPACKED else [])}:
+        trees.remove_content(folder)
+        files.remove_directory_if_empty(folder)
     if not paths.reset_end.exists():
         return False
     files.remove(paths.reset_end)
