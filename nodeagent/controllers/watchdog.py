@@ -1,8 +1,7 @@
 """Tell systemd that we are alive, as long as we are: the event loop runs, and the heartbeat is not stuck.
 
-Only where the unit asks for it (`WatchdogSec=`); Gardener's unit text does not, and stays as it is. A drop-in needs
-`NotifyAccess=all` beside it, because a one-file program is not the process that systemd started. An API server that is away
-is no reason to be killed: what counts is that the heartbeat is tried. Source: sd_watchdog_enabled(3).
+Only where the unit asks for it (`WatchdogSec=`); Gardener's unit text does not, and stays as it is. An API server that is
+away is no reason to be killed: what counts is that the heartbeat is tried. Source: sd_watchdog_enabled(3).
 """
 
 from collections.abc import Callable

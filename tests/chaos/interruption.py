@@ -14,10 +14,8 @@ CONVERGENCE_SECONDS = 120
 
 
 def agent_pid(worker: Worker) -> int:
-    """Return the interpreter's process: the one-file build has a parent that only waits."""
-    main = worker.machine.main_pid(AGENT_UNIT)
-    children = Path(f"/proc/{main}/task/{main}/children").read_text().split()
-    return int(children[0]) if children else main
+    """Return the agent's process."""
+    return worker.machine.main_pid(AGENT_UNIT)
 
 
 def agent_is_ready(worker: Worker) -> bool:

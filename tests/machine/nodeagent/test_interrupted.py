@@ -39,7 +39,7 @@ def terminate(worker: Worker) -> float:
     """Send SIGTERM to the agent; returns the seconds until that process was gone."""
     pid = worker.machine.main_pid(AGENT_UNIT)
     started = time.monotonic()
-    # As `systemctl stop` does: to every process of the unit. The one-file build has a parent that ignores signals.
+    # As `systemctl stop` does: to every process of the unit.
     worker.machine.systemctl("kill", "--kill-whom=all", "--signal=SIGTERM", AGENT_UNIT)
     wait_for(lambda: not Path(f"/proc/{pid}").exists() or None, timeout=10, what="end of the process")
     return time.monotonic() - started

@@ -9,7 +9,6 @@ import pytest
 from tests.lab.binaries import (
     KUBERNETES_VERSION,
     NAMES,
-    brings_newer_toolchains,
     cache_folder,
     find_binaries,
     kubernetes_module_file,
@@ -17,6 +16,7 @@ from tests.lab.binaries import (
 )
 from tests.lab.capability import why_not
 from tests.lab.errors import LabError
+from tests.lab.golang import brings_newer_toolchains
 from tests.lab.helm import HELM_VERSION, find_helm
 from tests.lab.packages import Tool, ensure_tools, is_static, missing_tools, services_stay_off
 

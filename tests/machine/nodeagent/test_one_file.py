@@ -1,0 +1,80 @@
+"""The agent as one file under systemd: one process, one folder, whatever happens."""
+
+import re
+from functools import partial
+
+import pytest
+
+from tests.lab.agent import AgentSource
+from tests.lab.api import wait_for
+from tests.lab.worker_osc import AGENT_BINARY, AGENT_UNIT
+from tests.support.onefile import restamped
+from tests.support.worker import Worker
+
+HOME = "/opt/bin/.gardener-node-agent.unpacked"
+
+
+@pytest.fixture(autouse=True)
+def one_file(agent: AgentSource) -> None:
+    """Only where the agent is one file."""
+    if agent.kind != "binary":
+        pytest.skip("the agent comes from the source tree")
+
+
+def unpacked(worker: Worker) -> list[str]:
+    """Return what is in the agent's folder."""
+    return worker.machine.run(["ls", "-A", HOME]).stdout.split()
+
+
+def settled(worker: Worker, before: list[str], *, other: bool) -> bool:
+    """Return whether there is one version, other than before or the same, and the agent answers."""
+    found = unpacked(worker)
+    answers = worker.machine.run(["curl", "-sf", "http://127.0.0.1:2751/readyz"], check=False).returncode == 0
+    return answers and len(found) == 2 and (found != before) is other
+
+
+def in_processes(worker: Worker, pattern: str) -> list[str]:
+    """Return which processes of the machine have links in /proc that match a pattern and lead into the agent's folder."""
+    found = worker.machine.run(["sh", "-c", f"ls -l /proc/[0-9]*/{pattern} 2>/dev/null | grep {HOME}"], check=False)
+    return re.findall(r"/proc/(\d+)/", found.stdout)
+
+
+def test_the_process_that_systemd_started_is_the_agent(worker: Worker) -> None:
+    """Contract 1.7: the main process is the interpreter itself, under the program's name, and there is no other."""
+    main = worker.machine.unit(AGENT_UNIT)["MainPID"]
+    assert worker.machine.run(["ps", "-C", "gardener-node-a", "-o", "pid="]).stdout.split() == [main]
+    assert in_processes(worker, "exe") == [main]
+
+
+def test_programs_of_the_machine_do_not_hold_the_folder(worker: Worker) -> None:
+    """What the agent starts, here containerd's and systemd's programs, has no descriptor of the agent's folder."""
+    worker.apply(worker.base.with_file("/opt/test/one", "1\n"))
+    listed = worker.machine.run(
+        ["sh", "-c", "cd /proc; for p in [0-9]*; do ls -l $p/fd 2>/dev/null | sed s,^,$p:,; done"]
+    )
+    holders = [line.partition(":")[0] for line in listed.stdout.splitlines() if HOME in line]
+    assert set(holders) == {worker.machine.unit(AGENT_UNIT)["MainPID"]}
+
+
+def test_kills_leave_one_folder(worker: Worker) -> None:
+    """Ten times SIGKILL: the folder and its lock are all there is, and the agent runs."""
+    before = unpacked(worker)
+    assert len(before) == 2
+    for _ in range(10):
+        wait_for(lambda: worker.machine.main_pid(AGENT_UNIT) or None, timeout=20, what="the start")
+        worker.machine.systemctl("kill", "--signal=SIGKILL", AGENT_UNIT)
+        worker.machine.systemctl("reset-failed", AGENT_UNIT, check=False)
+        worker.machine.systemctl("restart", AGENT_UNIT)
+    assert unpacked(worker) == before
+    worker.wait_applied(worker.publish(worker.base))
+
+
+def test_an_update_of_its_own_program_unpacks_the_new_one(worker: Worker, agent: AgentSource) -> None:
+    """Contract 8.1: the file is replaced while the agent runs; after the restart the folder of the old one is gone."""
+    before = unpacked(worker)
+    for program in (restamped(agent.file(), "v9.9.9"), agent.file()):
+        worker.machine.write(f"{AGENT_BINARY}.new", program, 0o755)
+        worker.machine.run(["mv", f"{AGENT_BINARY}.new", AGENT_BINARY])
+        worker.machine.systemctl("restart", AGENT_UNIT)
+        look = partial(settled, worker, before, other=program != agent.file())
+        wait_for(look, timeout=20, what="the new program")
