@@ -3,9 +3,9 @@
 import argparse
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import TextIO
 
+from agents.core.clock import SystemClock
 from agents.inspection import program
 from agents.inspection.document import json_schema
 from agents.inspection.output import Output
@@ -34,7 +34,7 @@ def _status(arguments: argparse.Namespace, _environment: Mapping[str, str], outp
     health, metrics, problem = status.ports(arguments.config)
     if problem:
         output.say(f"note: asking the default ports: {problem}")
-    found = asyncio.run(status.gather(health, metrics, now=datetime.now(UTC)))
+    found = asyncio.run(status.gather(health, metrics, now=SystemClock().now()))
     output.document(found, status.lines)
     return status.exit_code(found)
 
