@@ -72,5 +72,13 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._ending.add_done_callback(self._thread_done)
         return transport, protocol
 
+    async def shutdown_default_executor(self, *args: Any, **kwargs: Any) -> None:
+        """Stop the clock until the threads have ended; from Python 3.12 on the loop waits for them with a deadline."""
+        self.threads += 1
+        try:
+            await super().shutdown_default_executor(*args, **kwargs)
+        finally:
+            self.threads -= 1
+
     def _thread_done(self, _future: "asyncio.Future[Any]") -> None:
         self.threads -= 1
