@@ -29,6 +29,10 @@ $(PROGRAMS) &: $(SOURCES) $(BUILDER) requirements/runtime.lock | $(VENV)/.ready
 .PHONY: binary
 binary: $(PROGRAMS) ## both programs, one file each: build/bin/gardener-node-agent, build/bin/gardenlet
 
+.PHONY: deb
+deb: $(VENV)/.ready binary ## Debian packages of both programs: build/deb
+	@$(RUN) packaging/deb/build.py
+
 .PHONY: demo
 demo: $(VENV)/.ready binary ## a machine joins a real cluster, changes, crashes and heals (KEEP=1 leaves it up)
 	@$(RUN) -m tests.lab demo --agent $(AGENT) $(if $(KEEP),--keep)

@@ -108,8 +108,9 @@ def pack(name: str, entries: Iterable[Entry], *, interpreter: Path, folder: Path
     listing = packed.with_suffix(".json")
     if not listing.exists():
         order = {"output": str(packed), "level": LEVEL, "entries": [asdict(entry) for entry in ordered]}
+        # As isolated as with -I, but that would not read the seed, and what a module compiles to can depend on it.
         done = subprocess.run(
-            [interpreter, "-I", "-S", "-B", _ASSEMBLE],
+            [interpreter, "-P", "-s", "-S", "-B", _ASSEMBLE],
             input=json.dumps(order, default=str),
             env={"PYTHONHASHSEED": "0"},
             check=False,

@@ -79,9 +79,8 @@ def start_seconds(worker: Worker) -> float:
 
 def _start(worker: Worker) -> float:
     before = _renew_time(worker)
-    worker.machine.systemctl("reset-failed", AGENT_UNIT, check=False)  # systemd counts starts, and refuses many
     started = dt.datetime.now(dt.UTC)
-    worker.machine.systemctl("start", AGENT_UNIT)
+    worker.start_agent()
     _wait_renewal(worker, before)
     return (dt.datetime.fromisoformat(_renew_time(worker)) - started).total_seconds()
 

@@ -63,6 +63,11 @@ class Worker:
         worker.wait_applied(checksum, timeout=90)
         return worker
 
+    def start_agent(self) -> None:
+        """Start the agent, however often that was done just before: systemd counts starts, and refuses many."""
+        self.machine.systemctl("reset-failed", AGENT_UNIT, check=False)
+        self.machine.systemctl("start", AGENT_UNIT)
+
     def publish(self, osc: WorkerOsc) -> str:
         """Publish an OSC; returns its checksum."""
         return self.lab.publish_osc(osc)

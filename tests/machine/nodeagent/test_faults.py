@@ -28,7 +28,7 @@ def stop(worker: Worker) -> None:
 
 def start(worker: Worker) -> None:
     """Start the agent."""
-    worker.machine.systemctl("start", AGENT_UNIT)
+    worker.start_agent()
 
 
 def renewed(worker: Worker) -> datetime:

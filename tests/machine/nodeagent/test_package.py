@@ -1,0 +1,107 @@
+"""The Debian package on a node that Gardener made: beside Gardener's own files, and in their place."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from deb.build import build
+
+from onefile.programs import PROGRAMS
+from tests.lab.agent import AgentSource
+from tests.lab.machine import Machine
+from tests.lab.worker_osc import AGENT_BINARY, AGENT_UNIT
+from tests.support.worker import Worker
+
+NAME = "gardener-node-agent"
+PROGRAM = f"/usr/lib/{NAME}/{NAME}"
+UNIT = f"/usr/lib/systemd/system/{AGENT_UNIT}"
+DROP_IN = f"/run/systemd/system/{AGENT_UNIT}.d/package.conf"
+_GARDENERS = ("/opt/bin", "/etc/systemd/system", "/var/lib/gardener-node-agent/config-v1.150.0.yaml")
+
+
+@pytest.fixture(scope="module")
+def packages(agent: AgentSource, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The package, and the one before it: the same with a smaller version."""
+    if agent.kind != "binary":
+        pytest.skip("the agent comes from the source tree")
+    folder = tmp_path_factory.mktemp("deb")
+    package = build(PROGRAMS[NAME], folder)
+    tree, before = folder / "before", folder / "before.deb"
+    subprocess.run(["dpkg-deb", "-R", package, tree], check=True, timeout=60)
+    control = tree / "DEBIAN/control"
+    version = next(line for line in control.read_text().splitlines() if line.startswith("Version: "))
+    control.write_text(control.read_text().replace(version, "Version: 0.0.1"))
+    subprocess.run(["dpkg-deb", "--root-owner-group", "-Znone", "--build", tree, before], check=True, timeout=60)
+    return before, package
+
+
+@pytest.fixture
+def installed(worker: Worker, packages: tuple[Path, Path]) -> Iterator[Worker]:
+    """A worker with the earlier package; none afterwards."""
+    apt(worker.machine, packages[0])
+    yield worker
+    worker.machine.run(["apt-get", "purge", "--yes", NAME], check=False, timeout=120)
+
+
+def apt(machine: Machine, package: Path) -> None:
+    """Install a package as an operator does, without a network."""
+    machine.write("/root/package.deb", package.read_bytes())
+    machine.run(
+        ["apt-get", "install", "--yes", "--no-download", "--no-install-recommends", "/root/package.deb"],
+        env={"DEBIAN_FRONTEND": "noninteractive"},
+        timeout=120,
+    )
+
+
+def gardeners_files(machine: Machine) -> str:
+    """Return digests and modes of what Gardener brought."""
+    find = f"find {' '.join(_GARDENERS)} -xdev -type f -not -path '*/.{NAME}.unpacked/*' -printf '%p %m %u ' -exec sha256sum {{}} +"
+    return machine.run(["sh", "-c", find]).stdout
+
+
+def test_it_lies_beside_what_gardener_brought(worker: Worker, packages: tuple[Path, Path]) -> None:
+    """Installed, upgraded while an OSC is applied, removed and purged: Gardener's files, its running agent and the state stay."""
+    machine, before = worker.machine, gardeners_files(worker.machine)
+    main = machine.main_pid(AGENT_UNIT)
+    apt(machine, packages[0])
+    assert machine.run([NAME, "--version"]).stdout == machine.run([AGENT_BINARY, "--version"]).stdout
+    checksum = worker.publish(worker.base.with_file("/opt/test/during", "1\n"))
+    apt(machine, packages[1])
+    worker.wait_applied(checksum)
+    assert machine.main_pid(AGENT_UNIT) == main
+    assert AGENT_BINARY in machine.unit(AGENT_UNIT)["ExecStart"]
+    assert machine.run(["man", "-P", "cat", f"/usr/share/man/man8/{NAME}.8.gz"], check=False).returncode in (0, 127)
+    example = f"/usr/share/doc/{NAME}/examples/config-example.yaml"
+    assert machine.run([NAME, "validate", example]).stdout.endswith("valid NodeAgentConfiguration\n")
+    machine.run(["apt-get", "remove", "--yes", NAME], timeout=120)
+    assert not machine.exists(f"/usr/lib/{NAME}")
+    said = machine.run(["apt-get", "purge", "--yes", NAME], timeout=120)
+    assert "/var/lib/gardener-node-agent is kept" in said.stdout + said.stderr
+    assert machine.main_pid(AGENT_UNIT) == main
+    worker.apply(worker.base)
+    assert gardeners_files(machine) == before
+
+
+def test_its_unit_can_do_a_node_agents_work(installed: Worker, packages: tuple[Path, Path]) -> None:
+    """With the package's [Service] section: ready, watched, an OSC with a unit is applied; an upgrade restarts it, and it goes on."""
+    machine = installed.machine
+    section = machine.read(UNIT).decode().partition("[Service]\n")[2].partition("[Install]")[0]
+    machine.write(DROP_IN, f"[Service]\nExecStart=\n{section}".encode())
+    machine.systemctl("daemon-reload")
+    try:
+        machine.systemctl("restart", AGENT_UNIT)
+        unit = machine.unit(AGENT_UNIT)
+        assert (unit["Type"], unit["ActiveState"], unit["NoNewPrivileges"]) == ("notify", "active", "yes")
+        assert int(unit["WatchdogTimestampMonotonic"]) > 0
+        osc = installed.base.with_unit("packaged.service", content="[Service]\nExecStart=/bin/sleep infinity\n")
+        installed.apply(osc.with_file("/opt/test/packaged", "1\n"))
+        assert machine.systemctl("is-active", "packaged.service") == "active"
+        before = machine.main_pid(AGENT_UNIT)
+        apt(machine, packages[1])
+        assert machine.main_pid(AGENT_UNIT) != before
+        installed.apply(osc.with_file("/opt/test/packaged", "2\n"))
+    finally:
+        machine.path(DROP_IN).unlink()
+        machine.systemctl("daemon-reload")
+        machine.systemctl("restart", AGENT_UNIT)
