@@ -65,14 +65,6 @@ _STDLIB_LEFT_OUT = frozenset(
         "venv", "wave.py", "webbrowser.py", "xmlrpc", "zipapp.py",
     }
 )  # fmt: skip
-_ENCODINGS = frozenset(
-    {
-        "__init__", "_win_cp_codecs", "aliases", "ascii", "charmap", "cp437", "hex_codec", "idna", "iso8859_1",
-        "latin_1", "punycode", "raw_unicode_escape", "undefined", "unicode_escape", "utf_16", "utf_16_be", "utf_16_le",
-        "utf_32", "utf_7", "utf_8", "utf_8_sig",
-    }
-)  # fmt: skip
-"""Of more than a hundred; what Kubernetes, systemd and the operating system say is UTF-8."""
 _DISTRIBUTION_LEFT_OUT = (
     # 37 MiB of generated models, and one client class for each API group; see agents/kube/lean.py.
     r"kubernetes_asyncio/(?!__init__|client/[^/]+$)",
@@ -92,11 +84,9 @@ _LEFT_OUT = re.compile("|".join(f"(?:{pattern})" for pattern in _DISTRIBUTION_LE
 
 def stdlib_wanted(path: str) -> bool:
     """Tell whether a file of the standard library goes in; the path is relative to it."""
-    top, _, rest = path.partition("/")
+    top = path.partition("/")[0]
     if top in _STDLIB_LEFT_OUT or top.startswith("config-") or not path.endswith(".py"):
         return False
-    if top == "encodings":
-        return rest.removesuffix(".py") in _ENCODINGS
     return "/test/" not in path and "/tests/" not in path
 
 

@@ -71,8 +71,15 @@ def injected(pid: int, calls: str, fault: str, log: Path) -> Iterator[None]:
 
 
 def was_killed(log: Path, pid: int) -> bool:
-    """Tell whether a process came to that call; children that it killed itself are in the log too."""
-    return log.exists() and re.search(rf"^{pid} +\+\+\+ killed by SIGKILL", log.read_text(), re.M) is not None
+    """Tell whether a process that is traced and has ended came to that call; children that it killed itself are in the log too.
+
+    To be asked while strace runs: it tells the end of the main thread last, a moment after the process has ended.
+    """
+    end = re.compile(rf"^{pid} +\+\+\+ (killed by SIGKILL|killed by|exited)", re.M)
+    found = wait_for(
+        lambda: end.search(log.read_text() if log.exists() else "") or None, timeout=10, what="strace to tell the end"
+    )
+    return found[1] == "killed by SIGKILL"
 
 
 def was_injected(log: Path) -> bool:

@@ -41,7 +41,8 @@ class Boundaries(SweepCampaign):
         with injected(pid, CALLS[values["kind"]], f"signal=KILL:when={values['number']}", log):
             self.publish(after)
             wait_ended(pid)  # the own configuration changes, so it ends in any case
-        self.note(case, reached=was_killed(log, pid))
+            reached = was_killed(log, pid)
+        self.note(case, reached=reached)
         return twin.compare(after)
 
 

@@ -116,8 +116,8 @@ class EveryWrite(SweepCampaign, _Cuts):
         with injected(pid, CALLS[values["kind"]], f"signal=KILL:when={values['number']}", log):
             self.publish(after)
             wait_ended(pid)
-            problems = self._cut_and_compare(after) if was_killed(log, pid) else []
-        reached = was_killed(log, pid)
+            reached = was_killed(log, pid)
+            problems = self._cut_and_compare(after) if reached else []
         self.note(case, reached=reached)
         if not reached:
             self._before = after

@@ -101,8 +101,9 @@ def kill_once(worker: Worker, osc: WorkerOsc, calls: str, occurrence: int, log: 
     with injected(pid, calls, f"signal=KILL:when={occurrence}", log):
         checksum = worker.publish(osc)
         wait_ended(pid)
+        killed = was_killed(log, pid)
     converge(worker, checksum)
-    return was_killed(log, pid)
+    return killed
 
 
 def worker_applied(worker: Worker, osc: WorkerOsc) -> None:

@@ -59,7 +59,7 @@ def optional_kinds(api: Api) -> Iterator[None]:
     wait_for(
         lambda: all(api.raw("GET", kind.collection)[0] == 200 for kind in DEFINED),
         timeout=30,
-        what="the optional kinds to be served",
+        what="the optional kinds to be served", 
     )
     yield
     for kind in DEFINED:
