@@ -59,11 +59,17 @@ def optional_kinds(api: Api) -> Iterator[None]:
     wait_for(
         lambda: all(api.raw("GET", kind.collection)[0] == 200 for kind in DEFINED),
         timeout=30,
-        what="the optional kinds to be served", 
+        what="the optional kinds to be served",
     )
     yield
     for kind in DEFINED:
         api.delete(f"{DEFINITIONS}/{kind.plural}.{kind.group}")
+    # It is removed by and by; whoever defined it again meanwhile would lose it.
+    wait_for(
+        lambda: not any(api.find(f"{DEFINITIONS}/{kind.plural}.{kind.group}") for kind in DEFINED),
+        timeout=60,
+        what="the definitions to go",
+    )
 
 
 @pytest.fixture
