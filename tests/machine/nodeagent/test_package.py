@@ -18,6 +18,11 @@ PROGRAM = f"/usr/lib/{NAME}/{NAME}"
 UNIT = f"/usr/lib/systemd/system/{AGENT_UNIT}"
 DROP_IN = f"/run/systemd/system/{AGENT_UNIT}.d/package.conf"
 _GARDENERS = ("/opt/bin", "/etc/systemd/system", "/var/lib/gardener-node-agent/config-v1.150.0.yaml")
+_APT = (
+    *("/etc/apt/apt.conf.d", "/etc/apt/sources.list.d", "/etc/apt/preferences.d", "/etc/dpkg/dpkg.cfg.d"),
+    *("/var/lib/dpkg/info", "/var/lib/dpkg/updates", "/var/lib/dpkg/triggers", "/var/lib/apt/lists/partial"),
+    *("/var/cache/apt/archives/partial", "/var/log/apt"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +51,13 @@ def installed(worker: Worker, packages: tuple[Path, Path]) -> Iterator[Worker]:
 
 def apt(machine: Machine, package: Path) -> None:
     """Install a package as an operator does, without a network."""
+    if not machine.exists("/var/lib/dpkg/status"):
+        # A machine of the lab has the host's programs, and knows of no packages.
+        machine.run(["mkdir", "-p", *_APT])
+        machine.write("/var/lib/dpkg/status", Path("/var/lib/dpkg/status").read_bytes())
     machine.write("/root/package.deb", package.read_bytes())
     machine.run(
-        ["apt-get", "install", "--yes", "--no-download", "--no-install-recommends", "/root/package.deb"],
+        ["apt-get", "install", "--yes", "--no-install-recommends", "/root/package.deb"],
         env={"DEBIAN_FRONTEND": "noninteractive"},
         timeout=120,
     )
