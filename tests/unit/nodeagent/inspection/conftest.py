@@ -1,21 +1,11 @@
 """A machine on which the real OSC controller has worked, looked at by somebody else."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.fake_systemd import FakeSystemd
 from tests.support.looked_at import LookedAt
-
-
-@pytest.fixture
-async def host(tmp_path: Path) -> AsyncIterator[FakeSystemd]:
-    """A bus with a systemd behind it."""
-    fake = FakeSystemd(tmp_path)
-    await fake.start()
-    yield fake
-    await fake.stop()
 
 
 @pytest.fixture
