@@ -64,9 +64,21 @@ async def run(
     notes: Sequence[Note] = (),
     ctr: CtrSettings,
     service: ServiceEnvironment,
+    search_path: str,
+    shutdown: Shutdown | None = None,
 ) -> int:
-    """Run the controllers until something ends the process; returns the exit code. `notes` become events on the Node."""
-    return await _Process(config, config_path, notes, ctr, service).run()
+    """Run the controllers until something ends the process; returns the exit code.
+
+    Args:
+        config: validated.
+        config_path: where it was read.
+        notes: become events on the Node.
+        ctr: how containerd is reached.
+        service: what systemd handed over.
+        search_path: PATH for containerd's drop-in.
+        shutdown: for somebody else who may end it.
+    """
+    return await _Process(config, config_path, notes, ctr, service, search_path, shutdown or Shutdown()).run()
 
 
 class _Process:
@@ -79,17 +91,20 @@ class _Process:
         notes: Sequence[Note],
         ctr: CtrSettings,
         service: ServiceEnvironment,
+        search_path: str,
+        shutdown: Shutdown,
     ) -> None:
         self._notes = notes
         self._config = config
         self._config_path = config_path
         self._service = service
+        self._search_path = search_path
         self._notifier = Notifier(address=service.notify_socket)
         self._paths = Paths()
         self._clock: Clock = SystemClock()
         self._server_clock = ServerClock(clock=self._clock, name="shoot")
         self._rng: Random = SystemRandom()
-        self._shutdown = Shutdown()
+        self._shutdown = shutdown
         self._metrics = Metrics()
         self._sync = InformerSync(clock=self._clock)
         self._units = SystemdUnitManager()
@@ -269,6 +284,7 @@ class _Process:
                 status=self._status,
                 applied=self._counts.applied,
                 shutdown=self._shutdown,
+                search_path=self._search_path,
                 token_resync=resync,
                 tokens={path: request for request, paths in tokens.items() for path in paths},
             )

@@ -12,7 +12,8 @@ from agents.core.errors import AgentError
 from agents.core.logging import get_logger
 from nodeagent.kubelet_volume import KubeletVolume
 from nodeagent.paths import Paths
-from systemd.manager import JobOutcome, JobReport, UnitManager
+from systemd.jobs import JobOutcome, JobReport
+from systemd.manager import UnitManager
 
 log = get_logger(__name__)
 

@@ -45,6 +45,7 @@ environment:
 """
 
 
+_INTERRUPTED = 130
 _LOGGERS = {"run": "gardener-node-agent", "bootstrap": "gardener-node-init", "reset": "gardener-node-reset"}
 
 
@@ -183,6 +184,8 @@ def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] 
         path, loaded, notes = load_config(options, environment, Paths())
     except SystemExit as exit_:
         return exit_.code if isinstance(exit_.code, int) else 1
+    except KeyboardInterrupt:
+        return _INTERRUPTED
     except ConfigError as error:
         if options.command == "reset" and (code := _already_reset()) is not None:
             return code
@@ -225,7 +228,9 @@ def _run(
 
         ctr = CtrSettings.from_environment(environment)
         service = ServiceEnvironment.of(environment)
-        return asyncio.run(run(loaded, path, notes=notes, ctr=ctr, service=service))
+        return asyncio.run(
+            run(loaded, path, notes=notes, ctr=ctr, service=service, search_path=environment.get("PATH", ""))
+        )
     from nodeagent import commands
 
     if options.command == "reset":

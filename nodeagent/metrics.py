@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from itertools import product
 
 from prometheus_client import Counter, Histogram
 
 from agents.runtime.metrics import Metrics
-from nodeagent.controllers.operatingsystemconfig.apply import Outcome
+from nodeagent.controllers.operatingsystemconfig.apply_pass import Outcome
 from nodeagent.version import GARDENER_VERSION, VERSION
 
 _PREFIX = "gardener_node_agent"
+_RESULTS = ("done", "failed", "unfinished")
 _BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 180.0, 600.0)
 
 
@@ -63,8 +65,10 @@ class NodeAgentMetrics:
         self._metrics.counts(f"{_PREFIX}_drift", text, "action", found)
 
     def applied(self, outcome: Outcome, seconds: float) -> None:
-        """Count one apply."""
+        """Count one apply; each of its verbs is shown with all results, because a counter that begins at 1 has no increase."""
         self._durations.observe(seconds)
+        for verb, result in product({verb for verb, _ in outcome.steps}, _RESULTS):
+            self._steps.labels(verb, result)
         for (verb, result), count in outcome.steps.items():
             self._steps.labels(verb, result).inc(count)
 

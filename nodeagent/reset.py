@@ -32,7 +32,8 @@ from nodeagent.remains import Remains, UnitRemains
 from osc.containerd import CERTS_DIRECTORY, CONFIG_FILE, CONTAINERD_UNIT, HOSTS_FILE, hosts_toml
 from osc.types import OWN_UNIT, UNIT_DIRECTORY, Registry
 from systemd.errors import UnitMasked, UnitNotFound
-from systemd.manager import JobOutcome, UnitManager
+from systemd.jobs import JobOutcome
+from systemd.manager import UnitManager
 from systemd.unitfiles import UnitFiles
 
 log = get_logger(__name__)

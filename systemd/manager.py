@@ -12,15 +12,16 @@ import asyncio
 import contextlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
-from enum import StrEnum
-from typing import Literal, Protocol
+from dataclasses import replace
+from datetime import timedelta
+from typing import Protocol
 from weakref import WeakValueDictionary
 
 from agents.core.logging import get_logger
-from systemd.bus import CALL_DEADLINE_SECONDS, SYSTEM_BUS, Method, SystemBus, Variant
+from systemd.bus import CALL_DEADLINE_SECONDS, SYSTEM_BUS, Method, SystemBus
 from systemd.errors import BusUnavailable, SystemdError, UnitNotFound
+from systemd.jobs import OUTCOMES, Command, JobOutcome, JobReport, inferred
+from systemd.states import CHANGED_MONOTONIC, UnitState, plain, read_row, read_state, seconds, sequence
 from systemd.units import check_name, is_loadable, object_path
 
 log = get_logger(__name__)
@@ -28,8 +29,6 @@ log = get_logger(__name__)
 JOB_TIMEOUT = timedelta(seconds=10)
 """How long a job is waited for before it is reported as pending; the Go agent then takes it as done."""
 POLL = timedelta(seconds=2)
-
-Command = Literal["start", "stop", "restart"]
 
 _DESTINATION = "org.freedesktop.systemd1"
 _MANAGER_PATH = "/org/freedesktop/systemd1"
@@ -42,75 +41,10 @@ _JOB_REMOVED = (
     f"type='signal',sender='{_DESTINATION}',path='{_MANAGER_PATH}',interface='{_MANAGER}',member='JobRemoved'"
 )
 _METHODS: dict[Command, str] = {"start": "StartUnit", "stop": "StopUnit", "restart": "RestartUnit"}
-_CHANGED_MONOTONIC = "StateChangeTimestampMonotonic"
 _JOB_REMOVED_ARGUMENTS = 4
 _RUNTIME = False  # for the coming boots, not only until the next one
 _FORCE = True  # links that are in the way are replaced
 _MOST_REMEMBERED = 512
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-class JobOutcome(StrEnum):
-    """How a job ended; the names are systemd's, but for `pending`."""
-
-    DONE = "done"
-    FAILED = "failed"
-    CANCELED = "canceled"
-    TIMEOUT = "timeout"
-    DEPENDENCY = "dependency"
-    SKIPPED = "skipped"
-    PENDING = "pending"
-    """It has not ended in the time that we wait."""
-
-
-_OUTCOMES = {outcome.value: outcome for outcome in JobOutcome if outcome is not JobOutcome.PENDING}
-
-
-@dataclass(frozen=True, slots=True)
-class UnitState:
-    """What systemd knows of a unit. A unit that it does not know has the load state `not-found`."""
-
-    name: str
-    load_state: str
-    active_state: str
-    sub_state: str
-    unit_file_state: str = ""
-    fragment_path: str = ""
-    """The unit file that is in effect; empty if there is none."""
-    result: str = ""
-    """Why a service ended, `success` if well; empty for other kinds of units."""
-    job: str | None = None
-    """Object path of the job that is queued or running for it."""
-    needs_reload: bool = False
-    state_changed: datetime | None = None
-    changed_monotonic: float | None = None
-    """When its state changed, in seconds of the monotonic clock, which nobody sets."""
-    invocation_id: str = ""
-
-    @property
-    def description(self) -> str:
-        """State in words for operators."""
-        parts = [f"{self.active_state}/{self.sub_state}"]
-        if self.load_state not in ("loaded", ""):
-            parts.append(f"load state {self.load_state}")
-        if self.result not in ("", "success"):
-            parts.append(f"result {self.result}")
-        return ", ".join(parts)
-
-
-@dataclass(frozen=True, slots=True)
-class JobReport:
-    """What became of a job.
-
-    `reason` describes the unit's state where the outcome is not `done`, and where the unit failed right after its job
-    was done.
-    """
-
-    unit: str
-    command: Command
-    outcome: JobOutcome
-    reason: str = ""
-    job: str = ""
 
 
 class UnitManager(Protocol):
@@ -258,9 +192,9 @@ class SystemdUnitManager:
         check_name(name)
         get_all = Method(_DESTINATION, object_path(name), _PROPERTIES, "GetAll", "s")
         (found,) = await self._bus.call(get_all, _UNIT, about={"unit": name})
-        plain = {str(key): _plain(value) for key, value in found.items()} if isinstance(found, dict) else {}
-        is_service = name.endswith(".service") and plain.get("LoadState") == "loaded"
-        return _state(name, plain, str(await self._property(name, _SERVICE, "Result")) if is_service else "")
+        known = {str(key): plain(value) for key, value in found.items()} if isinstance(found, dict) else {}
+        is_service = name.endswith(".service") and known.get("LoadState") == "loaded"
+        return read_state(name, known, str(await self._property(name, _SERVICE, "Result")) if is_service else "")
 
     async def unit_file_state(self, name: str) -> str:
         """Return a unit file's state, read anew; empty if there is no unit file.
@@ -279,7 +213,7 @@ class SystemdUnitManager:
     async def list_units(self) -> list[UnitState]:
         """Return all loaded units, without the fields that only `unit` fills."""
         (rows,) = await self._bus.call(_manager("ListUnits"))
-        return [_row(row) for row in _sequence(rows)]
+        return [read_row(row) for row in sequence(rows)]
 
     async def states(self, names: Sequence[str]) -> Mapping[str, UnitState]:
         """Return the states of units by the names that were asked for, without the fields that only `unit` fills.
@@ -293,7 +227,7 @@ class SystemdUnitManager:
         wanted = [name for name in dict.fromkeys(names) if is_loadable(name)]
         try:
             (answer,) = await self._bus.call(_manager("ListUnitsByNames", "as"), wanted)
-            rows = _sequence(answer)
+            rows = sequence(answer)
         except BusUnavailable:
             raise
         except SystemdError as error:
@@ -301,7 +235,7 @@ class SystemdUnitManager:
             rows = ()
         # systemd answers in the order of the names; its own name for a unit may be another one, if an alias was asked for.
         if len(rows) == len(wanted):
-            return {name: replace(_row(row), name=name) for name, row in zip(wanted, rows, strict=True)}
+            return {name: replace(read_row(row), name=name) for name, row in zip(wanted, rows, strict=True)}
         if len(wanted) == 1:
             return {}
         return {name: state for one in wanted for name, state in (await self.states([one])).items()}
@@ -309,12 +243,12 @@ class SystemdUnitManager:
     async def last_change(self, name: str) -> float | None:
         """Return when a unit's state changed, in seconds of the monotonic clock; None if it never did."""
         check_name(name)
-        return _seconds(await self._property(name, _UNIT, _CHANGED_MONOTONIC))
+        return seconds(await self._property(name, _UNIT, CHANGED_MONOTONIC))
 
     async def triggered_by(self, name: str) -> Sequence[str]:
         """Return the timers, sockets and paths that start a unit."""
         check_name(name)
-        return [str(unit) for unit in _sequence(await self._property(name, _UNIT, "TriggeredBy"))]
+        return [str(unit) for unit in sequence(await self._property(name, _UNIT, "TriggeredBy"))]
 
     async def service_type(self, name: str) -> str:
         """Return a service's type, for example `oneshot`; only units that end in `.service` have one."""
@@ -388,12 +322,12 @@ class SystemdUnitManager:
             # The answer comes after all signals that were sent before it, so a job that is gone without a signal
             # ended while there was no connection.
             if (result := self._results.pop(report.job, None)) is None:
-                return None if state.job == report.job else _inferred(report, state)
-        outcome = _OUTCOMES.get(result, JobOutcome.FAILED)
+                return None if state.job == report.job else inferred(report, state)
+        outcome = OUTCOMES.get(result, JobOutcome.FAILED)
         reason = ""
         if outcome is not JobOutcome.DONE:
             reason = await self._describe(report.unit)
-            if result not in _OUTCOMES:
+            if result not in OUTCOMES:
                 reason = f"job result {result}, {reason}"
         elif report.command != "stop" and await self._has_failed(report.unit):
             reason = await self._describe(report.unit)
@@ -417,7 +351,7 @@ class SystemdUnitManager:
     async def _property(self, name: str, interface: str, member: str) -> object:
         get = Method(_DESTINATION, object_path(name), _PROPERTIES, "Get", "ss")
         (value,) = await self._bus.call(get, interface, member, about={"unit": name})
-        return _plain(value)
+        return plain(value)
 
     async def _subscribe(self, bus: SystemBus) -> None:
         await bus.call_during_connect(_ADD_MATCH, _JOB_REMOVED)
@@ -441,56 +375,3 @@ class SystemdUnitManager:
 
 def _manager(member: str, signature: str = "") -> Method:
     return Method(_DESTINATION, _MANAGER_PATH, _MANAGER, member, signature)
-
-
-def _inferred(report: JobReport, state: UnitState) -> JobReport:
-    """Judge by the unit's state how a job ended whose signal was lost."""
-    if state.job is not None:
-        return replace(report, outcome=JobOutcome.CANCELED, reason=f"another job took its place, {state.description}")
-    if report.command == "stop":
-        good = state.active_state in ("inactive", "failed")
-    else:
-        good = state.active_state in ("active", "reloading", "inactive") and state.result in ("", "success")
-    if good:
-        return replace(report, outcome=JobOutcome.DONE, reason="")
-    return replace(report, outcome=JobOutcome.FAILED, reason=state.description)
-
-
-def _plain(value: object) -> object:
-    """Return what a D-Bus variant holds."""
-    return value.value if isinstance(value, Variant) else value
-
-
-def _sequence(value: object) -> Sequence[object]:
-    return value if isinstance(value, list | tuple) else ()
-
-
-def _row(row: object) -> UnitState:
-    """Read a row of ListUnits: `(ssssssouso)`."""
-    name, _, load_state, active_state, sub_state, _, _, job_id, _, job = _sequence(row)
-    return UnitState(str(name), str(load_state), str(active_state), str(sub_state), job=str(job) if job_id else None)
-
-
-def _seconds(value: object) -> float | None:
-    """Read a time in microseconds; systemd says 0 for never."""
-    return value / 1_000_000 if isinstance(value, int) and value else None
-
-
-def _state(name: str, found: Mapping[str, object], result: str) -> UnitState:
-    job = _sequence(found.get("Job"))
-    changed = found.get("StateChangeTimestamp")
-    invocation = found.get("InvocationID")
-    return UnitState(
-        name=name,
-        load_state=str(found.get("LoadState", "")),
-        active_state=str(found.get("ActiveState", "")),
-        sub_state=str(found.get("SubState", "")),
-        unit_file_state=str(found.get("UnitFileState", "")),
-        fragment_path=str(found.get("FragmentPath", "")),
-        result=result,
-        job=str(job[1]) if job and job[0] else None,
-        needs_reload=bool(found.get("NeedDaemonReload")),
-        changed_monotonic=_seconds(found.get(_CHANGED_MONOTONIC)),
-        state_changed=_EPOCH + timedelta(microseconds=changed) if isinstance(changed, int) and changed else None,
-        invocation_id=bytes(invocation).hex() if isinstance(invocation, bytes) else "",
-    )

@@ -93,14 +93,36 @@ def read_optional(path: Path) -> bytes | None:
     try:
         with walk(path) as (directory, name):
             descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
-            with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor, not a path
-                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                    raise NotRegularFile("not a regular file", path)
-                return file.read()
+            return _content(descriptor, path)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise FileError("file not read", path, error) from error
+
+
+def read_mounted(path: Path) -> bytes | None:
+    """Return the content of a file in a volume of a Pod, None if it does not exist.
+
+    Names in such a volume are links into a folder that the kubelet exchanges as a whole, and the volume's folder may be writable for all.
+    So links are followed, wherever they lead: the volume belongs to whoever gives us the content.
+
+    Raises:
+        FileError: it exists and cannot be read, or is not a regular file.
+    """
+    try:
+        return _content(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise FileError("file not read", path, error) from error
+
+
+def _content(descriptor: int, path: Path) -> bytes:
+    """Return the content of an open file and close it."""
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise NotRegularFile("not a regular file", path)
+        return file.read()
 
 
 def remove(path: Path) -> bool:

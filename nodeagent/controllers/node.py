@@ -25,7 +25,8 @@ from agents.runtime.reconcile import Persistent, Request, Result
 from nodeagent.host.node_events import NodeEvents
 from nodeagent.host.node_identity import NodeIdentity, OwnNodeSource
 from nodeagent.host.units_in_use import UnitsInUse
-from systemd.manager import JobOutcome, UnitManager
+from systemd.jobs import JobOutcome
+from systemd.manager import UnitManager
 from systemd.units import SUFFIXES
 
 log = get_logger(__name__)

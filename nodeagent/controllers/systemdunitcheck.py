@@ -25,7 +25,8 @@ from nodeagent.config import SystemdUnitCheck
 from nodeagent.host.node_identity import NodeIdentity, OwnNodeSource
 from osc.codec import decode_document, load_state
 from osc.types import OperatingSystemConfig
-from systemd.manager import UnitManager, UnitState
+from systemd.manager import UnitManager
+from systemd.states import UnitState
 
 log = get_logger(__name__)
 

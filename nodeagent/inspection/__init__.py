@@ -1,6 +1,6 @@
-"""Commands for operators that only look: `status`, `plan`, `diagnose`, `validate`, `schema` and `version`.
+"""Commands for operators: `status`, `plan`, `diagnose`, `validate`, `schema` and `version` only look; `apply` works, see `nodeagent/foreground.py`.
 
-They run beside the agent, without it, without the API server and without a usable configuration, change nothing, and wait
+Those that look run beside the agent, without it, without the API server and without a usable configuration, change nothing, and wait
 for nothing without a deadline. The running agent never imports this room; `nodeagent/cli.py` does, when one of the
 commands is asked for.
 

@@ -1,9 +1,12 @@
 """The commands' arguments; nothing heavy is imported for a mistake or for `--help`."""
 
 import argparse
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 
-SCHEMAS = ("config", "osc", "status", "plan", "diagnose", "validate", "version")
+from agents.inspection.arguments import Commands, add_common, shared_settings
+
+SCHEMAS = ("config", "osc", "status", "apply", "plan", "diagnose", "validate", "version")
 WAIT_SECONDS = 600.0
 
 _STATUS = """\
@@ -19,6 +22,15 @@ exit codes:
   0  the plan was made, also if it is empty
   1  the OperatingSystemConfig cannot be read or applied
 """
+_APPLY = """\
+Runs the whole agent until what the cluster wants of this machine is applied, heartbeat included; the service must be stopped. What fails
+is tried again, until the next try would be more than 10 s away. A result is printed on stdout, progress on stderr.
+
+exit codes:
+  0  applied
+  1  failed, or it cannot be told
+  2  in progress: the time was over, it was stopped, or the agent itself changed
+"""
 _DIAGNOSE = """\
 Looks at config, time, dns, tcp, tls, credentials, authorization, secret, validation, disk, systemd, containerd, kubelet.
 The bundle has logs, state and unit states; credentials and content of files are left out.
@@ -27,20 +39,6 @@ exit codes:
   0  nothing is broken
   1  something is broken
 """
-_VALIDATE = """\
-exit codes:
-  0  every file is fine
-  1  there are problems
-  2  a file cannot be read
-"""
-
-
-class Commands(Protocol):
-    """What `ArgumentParser.add_subparsers` returns."""
-
-    def add_parser(self, name: str, **settings: Any) -> argparse.ArgumentParser:
-        """Add a command."""
-        ...
 
 
 def add(commands: Commands, flags: argparse.ArgumentParser) -> None:
@@ -50,10 +48,7 @@ def add(commands: Commands, flags: argparse.ArgumentParser) -> None:
         commands: of the program.
         flags: that every command has.
     """
-    output = argparse.ArgumentParser(add_help=False)
-    output.add_argument("-o", "--output", choices=["text", "json"], default="text", help="how to print")
-    plain = argparse.RawDescriptionHelpFormatter
-    shared: dict[str, Any] = {"parents": [flags, output], "allow_abbrev": False, "formatter_class": plain}
+    shared = shared_settings(flags)
     status = commands.add_parser(
         "status",
         help="what is desired, what is applied, what is left or fails",
@@ -75,6 +70,7 @@ def add(commands: Commands, flags: argparse.ArgumentParser) -> None:
     plan.add_argument(
         "--osc", metavar="FILE", help="an OperatingSystemConfig, or a Secret with one (default: the one desired last)"
     )
+    _add_apply(commands, shared)
     diagnose = commands.add_parser(
         "diagnose",
         help="one cause and one next step of what is broken",
@@ -83,23 +79,23 @@ def add(commands: Commands, flags: argparse.ArgumentParser) -> None:
         **shared,
     )
     diagnose.add_argument("--bundle", metavar="FILE", help="also write a tar.gz with what somebody elsewhere needs")
-    validate = commands.add_parser(
-        "validate",
-        help="check configuration files and OperatingSystemConfigs",
-        description="Names every problem with its JSON path, line and column.",
-        epilog=_VALIDATE,
+    add_common(commands, shared, validates="configuration files and OperatingSystemConfigs", schemas=SCHEMAS)
+
+
+def _add_apply(commands: Commands, shared: Mapping[str, Any]) -> None:
+    apply = commands.add_parser(
+        "apply",
+        help="apply what the cluster wants of this machine in the foreground, with progress",
+        description="Does once what the service does all the time.",
+        epilog=_APPLY,
         **shared,
     )
-    validate.add_argument("files", nargs="+", metavar="FILE", help="YAML or JSON")
-    schema = commands.add_parser(
-        "schema", help="print a JSON Schema", description="Prints a JSON Schema (draft 2020-12).", **shared
+    apply.add_argument("--once", action="store_true", required=True, help="end when it is applied; must be given")
+    apply.add_argument(
+        "--timeout", type=_seconds, default=WAIT_SECONDS, metavar="SECONDS", help="longest run (default: 600)"
     )
-    schema.add_argument("kind", choices=SCHEMAS, help="of files that are read, or of what a command prints as JSON")
-    commands.add_parser(
-        "version",
-        help="print versions, ours and Gardener's",
-        description="Prints our version and the Gardener version that this build speaks.",
-        **shared,
+    apply.add_argument(
+        "-v", "--verbose", action="store_true", help="log as the service does, instead of showing progress"
     )
 
 

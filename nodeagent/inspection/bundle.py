@@ -21,7 +21,7 @@ from nodeagent.inspection.status import Status
 from nodeagent.paths import Paths
 from osc.codec import load_state
 from osc.types import OWN_UNIT
-from systemd.manager import UnitState
+from systemd.states import UnitState
 
 JOURNAL_LINES = 2000
 JOURNALS = (OWN_UNIT, "kubelet.service", "containerd.service")

@@ -14,7 +14,7 @@ from nodeagent.inspection.examination import Examined, examine
 from nodeagent.inspection.machine import RealMachine
 from nodeagent.inspection.status import Status
 from nodeagent.paths import Paths
-from systemd.manager import UnitState
+from systemd.states import UnitState
 
 POLL = timedelta(seconds=1)
 

@@ -24,7 +24,8 @@ from nodeagent.paths import Paths
 from osc.merge import Effective, effective
 from osc.pending import Pending
 from systemd.bus import SYSTEM_BUS
-from systemd.manager import SystemdUnitManager, UnitState
+from systemd.manager import SystemdUnitManager
+from systemd.states import UnitState
 
 
 class RealMachine:

@@ -99,7 +99,7 @@ def read_desired(
         checked = desired_module.check(state.desired.decoded, checksum=checksum, hostname=hostname, paths=Paths())
         return str(paths.desired), checked
     found = _source(validation.read_bytes(file))
-    decoded = with_environment(codec.decode(found.content), _search_path(state, environment))
+    decoded = with_environment(codec.decode(found.content), search_path(state, environment))
     return str(file), desired_module.check(decoded, checksum=found.checksum, hostname=hostname, paths=Paths())
 
 
@@ -165,7 +165,7 @@ def _source(content: bytes) -> Source:
     return source_module.of_content(content)
 
 
-def _search_path(state: State, environment: Mapping[str, str]) -> str:
+def search_path(state: State, environment: Mapping[str, str]) -> str:
     """Return the PATH that the agent put into containerd's drop-in; it has its own, not ours."""
     for stored in (state.desired, state.applied):
         if stored is None:

@@ -15,7 +15,7 @@ from agents.core.errors import AgentError, RetriableError
 from nodeagent.config import NodeAgentConfiguration, Server
 from nodeagent.host.consistency import Finding
 from osc.types import OWN_UNIT
-from systemd.manager import UnitState
+from systemd.states import UnitState
 
 DEADLINE = timedelta(seconds=5)
 """Of each answer, but for drift."""

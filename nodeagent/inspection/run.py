@@ -118,6 +118,45 @@ def _plan(arguments: argparse.Namespace, environment: Mapping[str, str], paths: 
     return 0
 
 
+def _apply(arguments: argparse.Namespace, environment: Mapping[str, str], paths: Paths, output: Output) -> int:
+    from agents.core import logging
+    from agents.core.shutdown import Shutdown
+    from nodeagent import app, foreground
+    from nodeagent.cli import Options, load_config
+    from nodeagent.host.ctr import CtrSettings
+    from nodeagent.inspection import planning, state
+    from systemd.manager import SystemdUnitManager
+    from systemd.notify import ServiceEnvironment
+
+    directory, clock = config_dir(arguments, paths), SystemClock()
+    # What the operator's shell has is not the service's: its KUBECONFIG may lead elsewhere, its PATH would restart containerd.
+    own = {name: value for name, value in environment.items() if name != "KUBECONFIG"}
+    search_path = planning.search_path(state.read(paths, directory), environment)
+    path, loaded, notes = load_config(Options("run", directory), own, paths)
+    if arguments.verbose:
+        logging.configure(loaded.log_level, loaded.log_format)  # type: ignore[arg-type]  # validated
+
+    async def run(shutdown: Shutdown) -> int:
+        ctr, service = CtrSettings.from_environment(environment), ServiceEnvironment.of(environment)
+        return await app.run(
+            loaded, path, notes=notes, ctr=ctr, service=service, search_path=search_path, shutdown=shutdown
+        )
+
+    async def apply() -> foreground.Applied:
+        units = SystemdUnitManager()
+        try:
+            await foreground.refuse_beside_service(units)
+        finally:
+            await units.close()
+        follower = foreground.Follower(paths, directory, clock)
+        progress = foreground.Progress(output.errors, quiet=arguments.verbose)
+        return await foreground.apply_once(run, follower, progress, timeout=timedelta(seconds=arguments.timeout))
+
+    found = asyncio.run(apply())
+    output.document(found, foreground.lines)
+    return foreground.EXIT_CODES[found.outcome]
+
+
 def _diagnose(arguments: argparse.Namespace, environment: Mapping[str, str], paths: Paths, output: Output) -> int:
     from nodeagent.inspection import bundle, diagnose
     from nodeagent.inspection.follow import look_closely
@@ -144,6 +183,7 @@ Command = Callable[[argparse.Namespace, Mapping[str, str], Paths, Output], int]
 _COMMANDS: Mapping[str, Command] = {
     "status": _status,
     "plan": _plan,
+    "apply": _apply,
     "diagnose": _diagnose,
     "validate": _validate,
     "schema": _schema,

@@ -13,10 +13,12 @@ def gather(kind: str) -> dict[str, object]:
     if kind == "osc":
         return _osc()
     from agents.inspection import validation, version
+    from nodeagent import foreground
     from nodeagent.inspection import diagnose, plan, status
 
     documents: dict[str, type[object]] = {
         "status": status.Status,
+        "apply": foreground.Applied,
         "plan": plan.Plan,
         "diagnose": diagnose.Diagnosis,
         "validate": validation.Validation,

@@ -29,7 +29,7 @@ LEASE_DURATION = timedelta(seconds=40)
 _EXIT: Mapping[Outcome, int] = {"done": 0, "failed": 1, "inProgress": 2, "degraded": 2}
 _ORIGINS: Mapping[Origin, OriginName] = {Origin.OURS: "ours", Origin.OLDER: "older", Origin.FOREIGN: "foreign"}
 _FAILING = "failing"
-_PHASES = {
+PHASES = {
     "starting": "the agent is starting",
     "applying": "the operating system config is being applied",
     "restarting": "the agent starts again, because its own unit or program changed",
@@ -37,19 +37,22 @@ _PHASES = {
     "waitingForTurn": "waiting until it is this node's turn: the pool goes on node by node",
     "waitingForDrain": "an update in place is due, waiting until the node is drained",
 }
+"""What the agent does that has not ended, in words."""
 _LEFT = {
+    EntryKind.CONTAINERD_CONFIG: "write containerd's configuration",
     EntryKind.FILE_CHANGED: "write file",
-    EntryKind.FILE_DELETED: "remove file",
+    EntryKind.REGISTRY: "write registry",
     EntryKind.UNIT_CHANGED: "write unit",
     EntryKind.UNIT_DELETED: "remove unit",
-    EntryKind.COMMAND: "run the command of unit",
-    EntryKind.CONTAINERD_CONFIG: "write containerd's configuration",
-    EntryKind.REGISTRY: "write registry",
-    EntryKind.REGISTRY_DELETED: "remove registry",
-    EntryKind.IN_PLACE: "update in place:",
-    EntryKind.OWN_RESTART: "restart the agent",
     EntryKind.RELOAD: "let systemd read all units again",
+    EntryKind.OWN_RESTART: "restart the agent",
+    EntryKind.COMMAND: "run the command of unit",
+    EntryKind.REGISTRY_DELETED: "remove registry",
+    EntryKind.FILE_DELETED: "remove file",
+    EntryKind.IN_PLACE: "update in place:",
 }
+"""In the order in which most of it is done."""
+_ORDER = {kind: position for position, kind in enumerate(_LEFT)}
 
 
 @document
@@ -216,7 +219,7 @@ def gather(state: State, answers: Answers, certificate: Certificate, *, now: dat
         agent=_agent(state, answers),
         desired=_config(state.desired, None if pending is None else pending.checksum),
         applied=_config(state.applied, _applied_checksum(state)),
-        left=_left(pending),
+        left=left_of(pending),
         failing=_failing(state),
         failed_units=tuple(
             FailedUnit(unit=unit.name, state=unit.description) for unit in answers.failed_units.value or ()
@@ -289,8 +292,8 @@ def _failures(found: Status) -> Iterator[str]:
 def _progress(found: Status, *, unfinished: bool) -> Iterator[str]:
     if found.applied is None:
         yield "no operating system config was applied here yet"
-    if found.agent.phase in _PHASES:
-        yield _PHASES[found.agent.phase]
+    if found.agent.phase in PHASES:
+        yield PHASES[found.agent.phase]
     elif found.failing and found.agent.phase != _FAILING:
         yield f"waiting for {', '.join(item.item for item in found.failing)}"
     if unfinished:
@@ -368,11 +371,12 @@ def _failing(state: State) -> tuple[Failing, ...]:
     )
 
 
-def _left(pending: Pending | None) -> tuple[Left, ...]:
+def left_of(pending: Pending | None) -> tuple[Left, ...]:
+    """Return what an apply has left to do, about in the order in which it will be done."""
     entries = pending.changes.entries() if pending is not None else frozenset[Entry]()
     return tuple(
         Left(kind=entry.kind.value, name=entry.key)
-        for entry in sorted(entries, key=lambda entry: (entry.kind.value, entry.key))
+        for entry in sorted(entries, key=lambda entry: (_ORDER[entry.kind], entry.key))
     )
 
 

@@ -12,7 +12,8 @@ from typing import Protocol
 import pytest
 
 from systemd.errors import CallFailed, InvalidUnit, SystemdError, UnitMasked, UnitNotFound
-from systemd.manager import JobOutcome, JobReport, SystemdUnitManager
+from systemd.jobs import JobOutcome, JobReport
+from systemd.manager import SystemdUnitManager
 
 SIMPLE = "[Unit]\nDescription=test\n[Service]\nExecStart=/bin/sleep infinity\n[Install]\nWantedBy=multi-user.target\n"
 

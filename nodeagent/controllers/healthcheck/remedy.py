@@ -18,7 +18,9 @@ from agents.core.logging import get_logger
 from nodeagent.host.node_events import NodeEvents
 from nodeagent.host.restart_budget import RestartBudget
 from nodeagent.host.units_in_use import UnitsInUse
-from systemd.manager import JobOutcome, UnitManager, UnitState
+from systemd.jobs import JobOutcome
+from systemd.manager import UnitManager
+from systemd.states import UnitState
 
 log = get_logger(__name__)
 

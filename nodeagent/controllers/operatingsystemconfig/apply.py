@@ -8,9 +8,8 @@ a second round.
 """
 
 import asyncio
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby, takewhile
 from pathlib import Path
 from typing import ClassVar
@@ -19,6 +18,7 @@ from agents.core.errors import AgentError
 from agents.core.logging import get_logger
 from agents.core.threads import run_to_end
 from nodeagent.controllers.operatingsystemconfig import files, units
+from nodeagent.controllers.operatingsystemconfig.apply_pass import Outcome, Pass
 from nodeagent.controllers.operatingsystemconfig.containerd import ContainerdFiles, RegistryNotReady
 from nodeagent.controllers.operatingsystemconfig.units import UnitJobs
 from nodeagent.host.image_extractor import Extraction, ImageExtractor
@@ -47,20 +47,6 @@ from systemd.manager import UnitManager
 from systemd.unitfiles import UnitFiles
 
 log = get_logger(__name__)
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What became of a plan."""
-
-    failed: dict[str, AgentError] = field(default_factory=dict)
-    """By the name of the item, as operators read it: `file /etc/motd`, `unit kubelet.service`."""
-    waiting: dict[str, str] = field(default_factory=dict)
-    """Items that are held back by a failed one, or have not ended; and what is known of the latter."""
-    restart: bool = False
-    """The process has to end, so that systemd starts it again."""
-    steps: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """How many steps of each verb there were, by result: `done`, `failed` or `unfinished`."""
 
 
 class Applier:
@@ -99,7 +85,7 @@ class Applier:
             plan: what is left.
             contents: bytes of each file by path, or why they cannot be had.
         """
-        run = _Run(plan=plan, contents=contents, restart=self._restart_owed)
+        run = Pass(plan=plan, contents=contents, restart=self._restart_owed)
         extractions = run.take_extractions()
         await self._round(run, list(takewhile(lambda step: not isinstance(step, ExtractFile), plan.steps)))
         async with asyncio.TaskGroup() as group:
@@ -117,7 +103,7 @@ class Applier:
         await run_to_end(self._journal.flush, sync=run.restart)
         return run.outcome()
 
-    async def _round(self, run: "_Run", steps: Sequence[Step]) -> None:
+    async def _round(self, run: Pass, steps: Sequence[Step]) -> None:
         """Carry out what can be and was not yet."""
         for kind, group in groupby(steps, key=_group):
             if run.restart:
@@ -127,7 +113,7 @@ class Applier:
                 self._check()
                 await self._handlers[kind](self, todo, run)
 
-    async def _extract(self, steps: Sequence[ExtractFile], run: "_Run") -> None:
+    async def _extract(self, steps: Sequence[ExtractFile], run: Pass) -> None:
         """Fetch files out of images, each image once and all images at the same time."""
         if not steps:
             return
@@ -139,7 +125,7 @@ class Applier:
             for image, wanted in by_image.items():
                 group.create_task(self._extract_from(image, wanted, run))
 
-    async def _extract_from(self, image: str, steps: Sequence[ExtractFile], run: "_Run") -> None:
+    async def _extract_from(self, image: str, steps: Sequence[ExtractFile], run: Pass) -> None:
         wanted = [
             Extraction(step.file.content.image_ref.file_path_in_image, step.name, step.file.mode)
             for step in steps
@@ -159,7 +145,7 @@ class Applier:
         self._note_own_change(run)
         await self._done(done)
 
-    async def _configure_containerd(self, steps: Sequence[Step], run: "_Run") -> None:
+    async def _configure_containerd(self, steps: Sequence[Step], run: Pass) -> None:
         for step in steps:
             if isinstance(step, ConfigureContainerd):
                 try:
@@ -168,7 +154,7 @@ class Applier:
                 except AgentError as error:
                     run.fail(step, error)
 
-    async def _write_registries(self, steps: Sequence[Step], run: "_Run") -> None:
+    async def _write_registries(self, steps: Sequence[Step], run: Pass) -> None:
         for step in steps:
             if isinstance(step, WriteRegistry):
                 try:
@@ -177,13 +163,13 @@ class Applier:
                 except AgentError as error:
                     run.fail(step, error)
 
-    async def _probe_registries(self, steps: Sequence[Step], run: "_Run") -> None:
+    async def _probe_registries(self, steps: Sequence[Step], run: Pass) -> None:
         """Write what answers; what does not is asked again later and holds nothing else back."""
         async with asyncio.TaskGroup() as group:
             for step in steps:
                 group.create_task(self._probe_registry(step, run), name=step.id)
 
-    async def _probe_registry(self, step: Step, run: "_Run") -> None:
+    async def _probe_registry(self, step: Step, run: Pass) -> None:
         if not isinstance(step, ProbeRegistry):
             return
         try:
@@ -192,7 +178,7 @@ class Applier:
         except RegistryNotReady as error:
             run.unfinished[step.id] = (step, str(error))
 
-    async def _remove_registries(self, steps: Sequence[Step], run: "_Run") -> None:
+    async def _remove_registries(self, steps: Sequence[Step], run: Pass) -> None:
         for step in steps:
             try:
                 await run_to_end(self._containerd.remove_registry, step.name)
@@ -200,7 +186,7 @@ class Applier:
             except AgentError as error:
                 run.fail(step, error)
 
-    async def _write_files(self, steps: Sequence[Step], run: "_Run") -> None:
+    async def _write_files(self, steps: Sequence[Step], run: Pass) -> None:
         writes = []
         for step in steps:
             if not isinstance(step, WriteFile):
@@ -212,7 +198,7 @@ class Applier:
                 writes.append(files.Write(step.id, self._at(step.name), content, step.file.mode))
         await self._write(steps, writes, run)
 
-    async def _write_units(self, steps: Sequence[Step], run: "_Run") -> None:
+    async def _write_units(self, steps: Sequence[Step], run: Pass) -> None:
         """Write unit files and drop-ins of all, then enable or disable those that were written."""
         writing = [step for step in steps if isinstance(step, WriteUnit)]
         self._jobs.forget(step.name for step in writing)
@@ -225,12 +211,12 @@ class Applier:
         disable = [step for step in steps if isinstance(step, DisableUnit) and not run.is_blocked(step)]
         await self._switch(disable, self._units.disable, run)
 
-    async def _write(self, steps: Sequence[Step], writes: Sequence[files.Write], run: "_Run") -> None:
+    async def _write(self, steps: Sequence[Step], writes: Sequence[files.Write], run: Pass) -> None:
         """Write, remove drop-ins that are gone, and mark what was done."""
         todo = [step for step in steps if step.id not in run.failed]
         await run_to_end(self._write_blocking, todo, writes, run)
 
-    def _write_blocking(self, steps: Sequence[Step], writes: Sequence[files.Write], run: "_Run") -> None:
+    def _write_blocking(self, steps: Sequence[Step], writes: Sequence[files.Write], run: Pass) -> None:
         by_step = {step.id: step for step in steps}
         for chunk in _by_key(writes, files.FILES_AT_ONCE):
             written = files.write(chunk)
@@ -243,7 +229,7 @@ class Applier:
         keys = {write.key for write in writes}
         self._journal.done(*self._leftovers_removed([step for step in steps if step.id not in keys], run))
 
-    def _leftovers_removed(self, steps: Iterable[Step], run: "_Run") -> list[Step]:
+    def _leftovers_removed(self, steps: Iterable[Step], run: Pass) -> list[Step]:
         done: list[Step] = []
         for step in steps:
             if step.id in run.failed:
@@ -257,14 +243,12 @@ class Applier:
                 run.fail(step, error)
         return done
 
-    def _note_own_change(self, run: "_Run") -> None:
+    def _note_own_change(self, run: Pass) -> None:
         """Record at once that our own bytes changed: a kill before the restart must not forget it."""
         if run.own_watched & run.changed:
             self._journal.own_bytes_changed()
 
-    async def _switch(
-        self, steps: Sequence[Step], call: Callable[[Sequence[str]], Awaitable[None]], run: "_Run"
-    ) -> None:
+    async def _switch(self, steps: Sequence[Step], call: Callable[[Sequence[str]], Awaitable[None]], run: Pass) -> None:
         """Enable or disable all at once; if that fails one by one, so that only the bad one fails."""
         if not steps:
             return
@@ -278,7 +262,7 @@ class Applier:
             for step in steps:
                 await self._switch([step], call, run)
 
-    async def _remove_units(self, steps: Sequence[Step], run: "_Run") -> None:
+    async def _remove_units(self, steps: Sequence[Step], run: Pass) -> None:
         for step in steps:
             if isinstance(step, RemoveUnit):
                 try:
@@ -300,7 +284,7 @@ class Applier:
             log.info("Unit removed", unit=step.name)
         return True
 
-    async def _reload(self, steps: Sequence[Step], run: "_Run") -> None:
+    async def _reload(self, steps: Sequence[Step], run: Pass) -> None:
         for step in steps:
             try:
                 await self._units.reload()
@@ -308,7 +292,7 @@ class Applier:
             except AgentError as error:
                 run.fail(step, error)
 
-    async def _restart_agent(self, steps: Sequence[Step], run: "_Run") -> None:
+    async def _restart_agent(self, steps: Sequence[Step], run: Pass) -> None:
         for step in steps:
             if isinstance(step, RestartAgent):
                 run.restart = step.required or bool(step.watched & run.changed)
@@ -316,7 +300,7 @@ class Applier:
                 self._restart_owed = run.restart
                 await self._done([step])
 
-    async def _run_commands(self, steps: Sequence[Step], run: "_Run") -> None:
+    async def _run_commands(self, steps: Sequence[Step], run: Pass) -> None:
         if not steps:
             return
         await run_to_end(self._journal.flush)
@@ -325,7 +309,7 @@ class Applier:
                 if isinstance(step, RunUnitCommand):
                     group.create_task(self._run_command(step, run), name=step.id)
 
-    async def _run_command(self, step: RunUnitCommand, run: "_Run") -> None:
+    async def _run_command(self, step: RunUnitCommand, run: Pass) -> None:
         try:
             if await self._jobs.run(step):
                 await self._done([step])
@@ -334,10 +318,10 @@ class Applier:
         except AgentError as error:
             run.fail(step, error)
 
-    async def _remove_files(self, steps: Sequence[Step], run: "_Run") -> None:
+    async def _remove_files(self, steps: Sequence[Step], run: Pass) -> None:
         await run_to_end(self._remove_files_blocking, steps, run)
 
-    def _remove_files_blocking(self, steps: Sequence[Step], run: "_Run") -> None:
+    def _remove_files_blocking(self, steps: Sequence[Step], run: Pass) -> None:
         for step in steps:
             try:
                 files.take_back(self._originals, self._at(step.name))
@@ -368,74 +352,7 @@ class Applier:
     }
 
 
-_Handler = Callable[[Applier, Sequence[Step], "_Run"], Awaitable[None]]
-
-
-@dataclass(slots=True)
-class _Run:
-    """State of one pass over a plan."""
-
-    plan: Plan
-    contents: Mapping[str, bytes | AgentError]
-    failed: dict[str, tuple[Step, AgentError]] = field(default_factory=dict)
-    unfinished: dict[str, tuple[Step, str]] = field(default_factory=dict)
-    taken: set[str] = field(default_factory=set)
-    held: frozenset[str] = frozenset()
-    changed: set[str] = field(default_factory=set)
-    restart: bool = False
-    own_watched: frozenset[str] = field(init=False)
-    _blocked: frozenset[str] = frozenset()
-
-    def __post_init__(self) -> None:
-        watched = (step.watched for step in self.plan.steps if isinstance(step, RestartAgent))
-        self.own_watched = frozenset[str]().union(*watched)
-
-    def take_extractions(self) -> list[ExtractFile]:
-        """Return the files out of images; they are unfinished until they were fetched."""
-        found = [step for step in self.plan.steps if isinstance(step, ExtractFile)]
-        self.unfinished.update({step.id: (step, "") for step in found})
-        self.taken.update(step.id for step in found)
-        return found
-
-    def take(self, steps: Iterable[Step]) -> list[Step]:
-        """Return the steps that can be carried out now; each is returned once."""
-        found = [
-            step
-            for step in steps
-            if step.id not in self.taken | self.held and step.id not in self.unfinished and not self.is_blocked(step)
-        ]
-        self.taken.update(step.id for step in found)
-        return found
-
-    def fail(self, step: Step, error: AgentError) -> None:
-        """Note a failed step; what needs it is blocked from now on."""
-        self.failed.setdefault(step.id, (step, error))
-        log.error("Step failed", step=step.id, error=error)
-
-    def is_blocked(self, step: Step) -> bool:
-        """Tell whether a step needs one that failed or has not ended."""
-        stopped = {*self.failed, *self.unfinished}
-        if not stopped:
-            return False
-        return step.id in self.plan.blocked(stopped)
-
-    def outcome(self) -> Outcome:
-        """Return what became of the plan, in operators' words."""
-        stopped = {*self.failed, *self.unfinished}
-        blocked = self.plan.blocked(stopped) if stopped else frozenset()
-        return Outcome(
-            failed={_describe(step): error for step, error in self.failed.values()},
-            waiting={
-                _describe(step): self.unfinished.get(step.id, (step, ""))[1]
-                for step in self.plan.steps
-                if step.id in blocked or step.id in self.unfinished
-            },
-            restart=self.restart,
-            steps=Counter((step.verb, self._result(step)) for step in self.plan.steps if step.id in self.taken),
-        )
-
-    def _result(self, step: Step) -> str:
-        return "failed" if step.id in self.failed else "unfinished" if step.id in self.unfinished else "done"
+_Handler = Callable[[Applier, Sequence[Step], Pass], Awaitable[None]]
 
 
 def _group(step: Step) -> type[Step]:
@@ -453,15 +370,3 @@ def _by_key(writes: Sequence[files.Write], size: int) -> Iterable[Sequence[files
             chunk = []
     if chunk:
         yield chunk
-
-
-def _describe(step: Step) -> str:
-    if isinstance(step, WriteFile | RemoveFile):
-        return f"file {step.name}"
-    if isinstance(step, ReloadDaemon):
-        return "systemd daemon-reload"
-    if isinstance(step, ConfigureContainerd):
-        return "configuration of containerd"
-    if isinstance(step, WriteRegistry | RemoveRegistry):
-        return f"registry {step.name}"
-    return f"unit {step.name}" if step.name else "own restart"

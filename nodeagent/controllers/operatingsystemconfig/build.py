@@ -1,7 +1,6 @@
 """Build the OSC controller: the only module here that knows all the others."""
 
 import asyncio
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,8 @@ from agents.runtime.reconcile import Persistent, Request
 from agents.runtime.source import ChannelSource, KindSource, Source
 from nodeagent.config import NodeAgentConfiguration
 from nodeagent.controllers.operatingsystemconfig import serial
-from nodeagent.controllers.operatingsystemconfig.apply import Applier, Outcome
+from nodeagent.controllers.operatingsystemconfig.apply import Applier
+from nodeagent.controllers.operatingsystemconfig.apply_pass import Outcome
 from nodeagent.controllers.operatingsystemconfig.containerd import Containerd, ContainerdFiles
 from nodeagent.controllers.operatingsystemconfig.controller import (
     CONTROLLER,
@@ -84,6 +84,8 @@ class Parts:
     applied: Callable[[Outcome, float], None] = lambda _outcome, _seconds: None
     """Told what became of each plan, and how long that took."""
     shutdown: Shutdown
+    search_path: str
+    """PATH for containerd's drop-in."""
     token_resync: ChannelSource
     """Told about Secrets whose token files are to be looked at."""
     tokens: Mapping[Path, Request]
@@ -142,7 +144,7 @@ class OperatingSystemConfigController:
                 shutdown=parts.shutdown,
                 clock=parts.clock,
                 paths=parts.paths,
-                search_path=os.environ.get("PATH", ""),
+                search_path=parts.search_path,
                 sync_period=settings.sync_period,
                 kubernetes_version=settings.kubernetes_version,
                 applied=parts.applied,

@@ -25,7 +25,8 @@ from agents.runtime.reconcile import Request, Result
 from nodeagent.config import full_version
 from nodeagent.controllers.operatingsystemconfig import desired as desired_module
 from nodeagent.controllers.operatingsystemconfig import node_metadata, staticpods
-from nodeagent.controllers.operatingsystemconfig.apply import Applier, Outcome
+from nodeagent.controllers.operatingsystemconfig.apply import Applier
+from nodeagent.controllers.operatingsystemconfig.apply_pass import Outcome
 from nodeagent.controllers.operatingsystemconfig.containerd import ContainerdFiles
 from nodeagent.controllers.operatingsystemconfig.desired import Desired
 from nodeagent.controllers.operatingsystemconfig.drift import Drift
@@ -152,7 +153,7 @@ class OperatingSystemConfigReconciler:
             if await self._is_applied(announced.value, node) and not await self._needs_repair(secret, node):
                 await self._release(secret)
                 await self._let_go_of_the_start()
-                return await self._rest()
+                return await self._rest(announced.value)
             if not announced.matches:
                 log.error("Checksum annotation differs from the data, reporting the annotation")
             desired = await self._read(secret)
@@ -346,7 +347,7 @@ class OperatingSystemConfigReconciler:
         log.info("Operating system config applied", checksum=desired.checksum[:12], node=node.metadata.name)
         await self._release(secret)
         await asyncio.to_thread(release_memory)
-        return await self._rest()
+        return await self._rest(desired.checksum)
 
     def _next_look(self) -> timedelta:
         return LOOK_AGAIN * 6 if self._with.jobs.watched else self._with.sync_period
@@ -374,12 +375,12 @@ class OperatingSystemConfigReconciler:
             self._settled = True
             await asyncio.to_thread(release_memory)
 
-    async def _rest(self) -> Result:
+    async def _rest(self, checksum: str) -> Result:
         """Nothing is to be done until the sync period has gone by, or somebody touches what is ours."""
         last = (await asyncio.to_thread(self._with.journal.load_last_applied)).decoded
         self._with.watch(self._applied(last).written_paths() if last is not None else ())
         await self._with.status.failing({}, next_try=None)
-        await self._with.status.phase("applied")
+        await self._with.status.phase("applied", checksum=checksum)
         return Result(requeue_after=self._next_look())
 
     def _event(self, node: Node | None, event_type: EventType, reason: str, action: str, note: str) -> None:

@@ -20,7 +20,8 @@ from nodeagent.controllers.operatingsystemconfig.files import Write
 from nodeagent.host.units_in_use import UnitsInUse
 from osc.diff import CommandName
 from osc.plan import DisableUnit, EnableUnit, Plan, RemoveUnit, RunUnitCommand, WriteUnit
-from systemd.manager import JobOutcome, JobReport, UnitManager
+from systemd.jobs import JobOutcome, JobReport
+from systemd.manager import UnitManager
 from systemd.unitfiles import FILE_MODE, UnitFiles
 
 log = get_logger(__name__)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from systemd.manager import JobOutcome
+from systemd.jobs import JobOutcome
 from tests.machine.systemd.conftest import RealHost
 from tests.support.systemd_behaviour import SIMPLE, SystemdBehaviour, connected, gate, settled, wait_active
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from prometheus_client.parser import text_string_to_metric_families
 
 from agents.runtime.metrics import Metrics
-from nodeagent.controllers.operatingsystemconfig.apply import Outcome
+from nodeagent.controllers.operatingsystemconfig.apply_pass import Outcome
 from nodeagent.metrics import NodeAgentMetrics
 from nodeagent.version import GARDENER_VERSION, VERSION
 from osc import plan
@@ -48,6 +48,7 @@ def test_what_is_shown() -> None:
     assert found["gardener_node_agent_apply_duration_seconds_sum"] == 1.5
     assert found["gardener_node_agent_apply_steps_total{'result': 'done', 'step': 'write-file'}"] == 3
     assert found["gardener_node_agent_apply_steps_total{'result': 'failed', 'step': 'command'}"] == 1
+    assert found["gardener_node_agent_apply_steps_total{'result': 'failed', 'step': 'write-file'}"] == 0
     assert found["gardener_node_agent_unit_restarts_total{'result': 'made'}"] == 1
     assert found["gardener_node_agent_drift_total{'action': 'repaired'}"] == 2
 

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from systemd.errors import BusUnavailable, InvalidUnit
-from systemd.manager import JobOutcome, JobReport, SystemdUnitManager
+from systemd.jobs import JobOutcome, JobReport
+from systemd.manager import SystemdUnitManager
 from tests.support.fake_systemd import FakeSystemd
 from tests.support.systemd_behaviour import SIMPLE, SystemdBehaviour, connected, gate, settled, wait_active
 

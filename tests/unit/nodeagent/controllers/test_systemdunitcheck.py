@@ -14,7 +14,7 @@ from nodeagent.config import SystemdUnitCheck
 from nodeagent.controllers import systemdunitcheck
 from nodeagent.controllers.systemdunitcheck import ManagedUnit, Verdict, condition, judge, managed_units
 from osc.types import OperatingSystemConfig
-from systemd.manager import UnitState
+from systemd.states import UnitState
 from tests.support.own_node import NAME, OwnNode
 from tests.support.systemd_behaviour import SIMPLE, gate
 

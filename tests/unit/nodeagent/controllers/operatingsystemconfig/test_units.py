@@ -14,7 +14,9 @@ from nodeagent.controllers.operatingsystemconfig.controller import ApplyFailed
 from nodeagent.controllers.operatingsystemconfig.units import UnitJobs
 from nodeagent.host.units_in_use import UnitsInUse
 from osc.plan import RunUnitCommand
-from systemd.manager import JobOutcome, JobReport, SystemdUnitManager, UnitState
+from systemd.jobs import JobOutcome, JobReport
+from systemd.manager import SystemdUnitManager
+from systemd.states import UnitState
 from tests.support.clock import FakeClock
 from tests.support.fake_systemd import FakeSystemd
 from tests.support.osc_agent import SLEEP, OscAgent, from_secret, inline

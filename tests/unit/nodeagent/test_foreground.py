@@ -1,0 +1,145 @@
+"""Progress of `apply --once`: one changing line on a terminal, lines elsewhere; and what is taken for a result."""
+
+import asyncio
+import io
+import os
+from datetime import timedelta
+from pathlib import Path
+
+from agents.core import files
+from agents.core.shutdown import Shutdown
+from nodeagent.foreground import Applied, Follower, Progress, apply_once
+from nodeagent.paths import Paths
+from nodeagent.status import StatusBoard
+from tests.support.clock import FakeClock
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        """Say so."""
+        return True
+
+
+def test_lines_elsewhere() -> None:
+    """A line for each step that reads differently, without control characters; a name cannot steer the terminal."""
+    stream = io.StringIO()
+    progress = Progress(stream)
+    for text in ("starting", "starting", "next: write file /a\x1b[2J"):
+        progress.show(text)
+    progress.close()
+    assert stream.getvalue() == "starting\nnext: write file /a\\x1b[2J\n"
+
+
+def test_one_line_on_a_terminal() -> None:
+    """Each step takes the place of the one before; nothing is left of them; with `quiet` nothing is shown at all."""
+    stream = Terminal()
+    progress = Progress(stream)
+    progress.show("starting")
+    progress.show("x" * 1000)
+    progress.close()
+    shown = stream.getvalue().split("\r\x1b[K")
+    assert (shown[0], shown[1], shown[3]) == ("", "starting", "")
+    assert 0 < len(shown[2]) < 1000
+    quiet = Terminal()
+    Progress(quiet, quiet=True).show("starting")
+    assert quiet.getvalue() == ""
+
+
+def paths_at(tmp_path: Path) -> Paths:
+    """Return paths below a folder, with those for state made."""
+    found = Paths(root=tmp_path)
+    for folder in (found.base, found.status.parent):
+        folder.mkdir(parents=True, exist_ok=True)
+    return found
+
+
+def follower_at(paths: Paths, clock: FakeClock) -> Follower:
+    """Return one that looks there."""
+    return Follower(paths, paths.base, clock)
+
+
+async def run(follower: Follower, board: StatusBoard, *, seconds: float = 60.0, phase: str, checksum: str) -> Applied:
+    """Follow an agent that says one thing of itself, and stays until it is asked to stop."""
+
+    async def agent(shutdown: Shutdown) -> int:
+        await board.phase(phase, checksum=checksum)
+        await shutdown.wait()
+        return 0
+
+    return await apply_once(agent, follower, Progress(io.StringIO()), timeout=timedelta(seconds=seconds))
+
+
+async def test_what_was_said_before_counts_no_more(tmp_path: Path, clock: FakeClock) -> None:
+    """`applied`, said by an agent that ran before, is no result; said by ours it is."""
+    paths = paths_at(tmp_path)
+    files.write_atomic(paths.status, b'{"phase": "applied", "checksum": "old"}', mode=0o600)
+    os.utime(paths.status, (1000, 1000))
+    follower = follower_at(paths, clock)
+    board = StatusBoard(path=paths.status, clock=clock, version="v1.150.0")
+    assert await follower.look() == ("the agent is starting", None)
+    found = await run(follower, board, phase="applied", checksum="new")
+    assert (found.outcome, found.checksum, found.reason) == ("applied", "new", "")
+
+
+async def test_nothing_that_will_be_tried_soon(tmp_path: Path, clock: FakeClock) -> None:
+    """Failing without a next try, as for an OperatingSystemConfig that is invalid, is the result at once."""
+    paths = paths_at(tmp_path)
+    follower, board = follower_at(paths, clock), StatusBoard(path=paths.status, clock=clock, version="v1.150.0")
+    await board.failing({"operating system config": "is not YAML"}, next_try=None)
+    started = clock.monotonic()
+    found = await run(follower, board, phase="failing", checksum="")
+    assert found.outcome == "failed"
+    assert [(one.item, one.cause, one.attempt) for one in found.failing] == [
+        ("operating system config", "is not YAML", 1)
+    ]
+    assert clock.monotonic() - started < 5
+
+
+async def test_the_time_is_over(tmp_path: Path, clock: FakeClock) -> None:
+    """What is tried again soon is waited for; after the timeout it is in progress, with the cause."""
+    paths = paths_at(tmp_path)
+    follower, board = follower_at(paths, clock), StatusBoard(path=paths.status, clock=clock, version="v1.150.0")
+
+    async def agent(shutdown: Shutdown) -> int:
+        async with asyncio.TaskGroup() as group:
+            failing = group.create_task(fail())
+            await shutdown.wait()
+            failing.cancel()
+        return 0
+
+    async def fail() -> None:
+        while True:
+            await board.failing({"unit a.service": "failed"}, next_try=clock.now() + timedelta(seconds=1))
+            await board.phase("failing")
+            await asyncio.sleep(1)
+
+    started = clock.monotonic()
+    found = await apply_once(agent, follower, Progress(io.StringIO()), timeout=timedelta(seconds=30))
+    assert (found.outcome, found.reason) == ("inProgress", "not done after 30 s")
+    assert found.failing[0].attempt > 20
+    assert 29.9 < clock.monotonic() - started < 35
+
+
+async def test_the_agent_ends_by_itself(tmp_path: Path, clock: FakeClock) -> None:
+    """Its own unit changed: in progress, and what to do; an error: said so."""
+    paths = paths_at(tmp_path)
+    board = StatusBoard(path=paths.status, clock=clock, version="v1.150.0")
+
+    async def restarts(shutdown: Shutdown) -> int:
+        await board.phase("restarting", checksum="new")
+        shutdown.request("own unit or one of its files changed")
+        return 0
+
+    async def breaks(_shutdown: Shutdown) -> int:
+        return 1
+
+    found = await apply_once(
+        restarts, follower_at(paths, clock), Progress(io.StringIO()), timeout=timedelta(seconds=30)
+    )
+    assert found.outcome == "inProgress"
+    assert "own unit or one of its files changed" in found.reason
+    assert "run the command again" in found.reason
+    found = await apply_once(breaks, follower_at(paths, clock), Progress(io.StringIO()), timeout=timedelta(seconds=30))
+    assert (found.outcome, found.reason.split(";")[0]) == ("inProgress", "the agent ended with an error")
