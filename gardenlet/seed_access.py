@@ -26,7 +26,7 @@ async def seed_access(path: str, environment: Mapping[str, str], *, folder: Path
     """
     if path:
         try:
-            access = await kubeconfig.load(Path(path), allow_token_file=True)
+            access = await kubeconfig.load(Path(path), allow_token_file=True, mounted=True)
         except AgentError as error:
             raise FatalError("kubeconfig for the seed cannot be used", path=path, problem=str(error)) from error
         if access is None:
@@ -42,4 +42,5 @@ async def seed_access(path: str, environment: Mapping[str, str], *, folder: Path
         server=f"https://{address}:{port}",
         ca_file=folder / "ca.crt",
         credentials=Credentials(token_file=folder / "token"),
+        mounted=True,
     )

@@ -8,8 +8,8 @@ auth, the CA inline or as a file; on request also a token file. Everything else 
 import asyncio
 import binascii
 from base64 import b64decode, b64encode
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from agents.core import files
@@ -60,6 +60,8 @@ class ClusterAccess:
     proxy: str = ""
     insecure: bool = False
     """Do not verify the server; only ever true when a kubeconfig says so."""
+    mounted: bool = False
+    """Its files are in volumes of the Pod that we are: `files.read_mounted` reads them."""
 
     @property
     def url(self) -> str:
@@ -106,14 +108,26 @@ def parse(content: bytes, *, directory: Path | None = None, allow_token_file: bo
     )
 
 
-async def load(path: Path, *, allow_token_file: bool = False) -> ClusterAccess | None:
+async def load(path: Path, *, allow_token_file: bool = False, mounted: bool = False) -> ClusterAccess | None:
     """Read a kubeconfig file, None if there is none.
+
+    Args:
+        path: of the file.
+        allow_token_file: as for `parse`.
+        mounted: whether it, and what it names, may be in volumes of the Pod that we are.
 
     Raises:
         InvalidKubeconfig: it cannot be used (terminal).
     """
-    content = await asyncio.to_thread(files.read_optional, path)
-    return None if content is None else parse(content, directory=path.parent, allow_token_file=allow_token_file)
+    content = await asyncio.to_thread(reader(mounted=mounted), path)
+    if content is None:
+        return None
+    return replace(parse(content, directory=path.parent, allow_token_file=allow_token_file), mounted=mounted)
+
+
+def reader(*, mounted: bool) -> Callable[[Path], bytes | None]:
+    """Return what reads the files of a `ClusterAccess`."""
+    return files.read_mounted if mounted else files.read_optional
 
 
 def render(access: ClusterAccess, *, name: str = "node-agent") -> bytes:
@@ -151,9 +165,10 @@ class TokenFile:
     the token that was read last is used on.
     """
 
-    def __init__(self, path: Path, *, clock: Clock) -> None:
+    def __init__(self, path: Path, *, clock: Clock, mounted: bool = False) -> None:
         self._path = path
         self._clock = clock
+        self._reader = reader(mounted=mounted)
         self._token = ""
         self._read_at: float | None = None
 
@@ -177,7 +192,7 @@ class TokenFile:
         cause: OSError | files.FileError | None = None
         token = ""
         try:
-            token = (await asyncio.to_thread(files.read_optional, self._path) or b"").decode(errors="replace").strip()
+            token = (await asyncio.to_thread(self._reader, self._path) or b"").decode(errors="replace").strip()
         except (OSError, files.FileError) as error:
             cause = error
         if token:

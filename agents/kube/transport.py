@@ -297,7 +297,9 @@ class HttpTransport:
 
     def _identify(self, access: ClusterAccess) -> _Identity:
         path = access.credentials.token_file
-        return _Identity(access, TokenFile(path, clock=self._clock) if path is not None else None)
+        if path is None:
+            return _Identity(access, None)
+        return _Identity(access, TokenFile(path, clock=self._clock, mounted=access.mounted))
 
     async def _open(self, identity: _Identity) -> _Generation:
         access, token_file = identity.access, identity.token_file

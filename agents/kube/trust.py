@@ -27,7 +27,7 @@ from pathlib import Path
 from agents.core import files
 from agents.core.errors import AgentError
 from agents.core.logging import get_logger
-from agents.kube.kubeconfig import ClusterAccess, InvalidKubeconfig
+from agents.kube.kubeconfig import ClusterAccess, InvalidKubeconfig, reader
 
 log = get_logger(__name__)
 
@@ -151,7 +151,7 @@ def is_older(bundle: bytes, *, than: bytes) -> bool:
 def _read(access: ClusterAccess) -> bytes:
     content: bytes | None = access.ca_data
     if access.ca_file is not None:
-        content = files.read_optional(access.ca_file)
+        content = reader(mounted=access.mounted)(access.ca_file)
         if content is None:
             raise files.FileError("CA file is missing", access.ca_file)
     _certificates(content or b"")

@@ -189,7 +189,7 @@ class GardenKubeconfig:
                 f"{why}, and neither is gardenClientConnection.kubeconfig: there is no way to reach the garden"
             )
         try:
-            access = await kubeconfig.load(Path(path))
+            access = await kubeconfig.load(Path(path), mounted=True)
         except AgentError as error:
             raise FatalError("configured kubeconfig cannot be used", path=path, problem=str(error)) from error
         if access is None:

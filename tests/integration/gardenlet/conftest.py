@@ -1,7 +1,9 @@
-"""Clients of a real API server that serves one kind of extension objects from a CRD."""
+"""A gardenlet as a process, and clients of a real API server that serves one kind of extension objects from a CRD."""
 
 import asyncio
 import contextlib
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,8 @@ from agents.kube.objects import Document
 from agents.kube.resource import Resource
 from gardenlet.apis.extensions import GROUP, INFRASTRUCTURES
 from tests.integration.agents.conftest import NewClient, admin_access, client, name, new_client
+from tests.lab.garden.garden import Garden
+from tests.lab.garden.gardenlet import Gardenlet
 
 __all__ = ["NewClient", "admin_access", "client", "name", "new_client"]
 
@@ -55,3 +59,10 @@ async def infrastructures(client: Client) -> None:
                 await asyncio.sleep(0.1)
             else:
                 break
+
+
+@pytest.fixture
+def process(garden: Garden, tmp_path: Path) -> Iterator[Gardenlet]:
+    """A gardenlet with a bootstrap token, not started; what was refused to it and credentials that were printed fail the test."""
+    with Gardenlet(garden, tmp_path).looked_after() as found:
+        yield found
