@@ -12,6 +12,8 @@ NODE ?= worker-1
 SOURCES := $(shell git ls-files 'agents/*.py' 'osc/*.py' 'systemd/*.py' 'nodeagent/*.py' 'gardenlet/*.py' 2>/dev/null)
 BUILDER := $(shell git ls-files packaging/launcher packaging/interpreter packaging/onefile 2>/dev/null)
 PROGRAMS := build/bin/gardener-node-agent build/bin/gardenlet
+IMAGING := $(shell git ls-files packaging/image tests/lab/oci.py 2>/dev/null)
+IMAGES := build/image/gardener-node-agent.cdx.json build/image/gardenlet.cdx.json
 
 .PHONY: help
 help: ## list the targets
@@ -33,6 +35,20 @@ binary: $(PROGRAMS) ## both programs, one file each: build/bin/gardener-node-age
 deb: $(VENV)/.ready binary ## Debian packages of both programs: build/deb
 	@$(RUN) packaging/deb/build.py
 
+# The commit, and whether anything was changed since, is a label of the images: this file is written when that is another one.
+build/image/.revision: FORCE
+	@mkdir -p $(@D); revision="$$(git describe --always --dirty --abbrev=40 --exclude='*' 2>/dev/null || true)"; \
+	[ "$$revision" = "$$(cat $@ 2>/dev/null)" ] || echo "$$revision" > $@
+
+.PHONY: FORCE
+FORCE:
+
+$(IMAGES) &: $(PROGRAMS) $(IMAGING) build/image/.revision | $(VENV)/.ready
+	@$(RUN) packaging/image/build.py
+
+.PHONY: image
+image: $(IMAGES) ## OCI images of both programs, and what is in them as CycloneDX: build/image
+
 .PHONY: demo
 demo: $(VENV)/.ready binary ## a machine joins a real cluster, changes, crashes and heals (KEEP=1 leaves it up)
 	@$(RUN) -m tests.lab demo --agent $(AGENT) $(if $(KEEP),--keep)
@@ -40,6 +56,14 @@ demo: $(VENV)/.ready binary ## a machine joins a real cluster, changes, crashes 
 .PHONY: demo-seed
 demo-seed: $(VENV)/.ready ## gardenlet registers a seed at a garden, beats, renews its certificate, survives outages
 	@$(RUN) -m tests.lab demo-seed
+
+.PHONY: kind
+kind: ## a cluster of two containers with the programs in it; needs docker or podman, kind and kubectl
+	@bash packaging/kind/up.sh
+
+.PHONY: kind-down
+kind-down: ## remove that cluster
+	@bash packaging/kind/down.sh
 
 .PHONY: lab-shell
 lab-shell: $(VENV)/.ready ## a shell in a machine of the lab (NODE=worker-1)
@@ -94,12 +118,20 @@ bench-scale: $(VENV)/.ready ## 200 agents on one API server for five minutes (AR
 bench-gardenlet: $(VENV)/.ready ## gardenlet's figures beside their targets, also as build/bench-gardenlet.json (ARGS='--only start')
 	$(RUN) -m tests.bench.gardenlet $(ARGS)
 
+.PHONY: pictures
+pictures: $(VENV)/.ready binary ## both stories under a Prometheus, drawn as docs/pictures/*.svg
+	@$(RUN) -m tests.lab pictures --agent $(AGENT)
+
 .PHONY: documents
 documents: $(VENV)/.ready ## write what is generated: docs/conformance.md from the tests' docstrings, docs/logging.md and docs/metrics.md from the code, the chart's table of values
 	$(RUN) scripts/conformance.py
 	$(RUN) scripts/log_messages.py
 	$(RUN) scripts/metrics_reference.py
 	$(RUN) scripts/chart_values.py
+
+.PHONY: release-check
+release-check: $(VENV)/.ready ## build everything from a clean checkout of HEAD and compare the versions in all places
+	@$(RUN) scripts/release_check.py
 
 .PHONY: lock
 lock: $(VENV)/.ready ## pin the dependencies anew

@@ -23,6 +23,7 @@ const (
 // content is what the index says.
 type content struct {
 	Name      string   `json:"name"`
+	Root      string   `json:"root"` // where it is unpacked already, as in an image; empty for a program that brings its layers
 	Program   string   `json:"program"`
 	Arguments []string `json:"arguments"`
 	Layers    []layer  `json:"layers"`

@@ -31,7 +31,10 @@ func run() error {
 	if err != nil {
 		return fmt.Errorf("%s %w; install it again", path, err)
 	}
-	root, err := provide(content, folders(filepath.Dir(path), content.Name))
+	root := content.Root
+	if root == "" {
+		root, err = provide(content, folders(filepath.Dir(path), content.Name))
+	}
 	if errors.Is(err, errDamaged) {
 		return fmt.Errorf("%s %w; install it again", path, err)
 	}

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 if __name__ == "__main__":  # found from anywhere; and not from this folder, whose names are no modules of their own
     sys.path[0:1] = [str(ROOT), str(ROOT / "packaging")]
 
-from onefile import container, inputs, layers, listing  # noqa: E402 - found only with the path above
+from onefile import container, inputs, layers, listing, parts  # noqa: E402 - found only with the path above
 from onefile.programs import PROGRAMS, Program, read_versions  # noqa: E402
 from tests.lab.binaries import cache_root  # noqa: E402
 from tests.lab.errors import LabError  # noqa: E402
@@ -54,21 +54,41 @@ def build(wanted: list[Program], output: Path = OUTPUT, *, layers_folder: Path =
     installation, version = inputs.fetch_interpreter(WORK, go, to_stderr)
     distributions = inputs.fetch_distributions(WORK, version, to_stderr)
     launcher = inputs.build_launcher(WORK, go, to_stderr)
-    parts: dict[str, list[layers.Entry]] = {}
+    content: dict[str, list[layers.Entry]] = {}
     for one in wanted:
         start = WORK / f"start-{one.name}.py"
         start.write_text(_START.format(main=one.main))
-        parts |= {
+        content |= {
             f"{one.name}: interpreter": list(layers.interpreter_entries(installation, one)),
-            f"{one.name}: distributions": list(layers.distribution_entries(distributions, one.distributions)),
-            f"{one.name}: ours": list(layers.program_entries(ROOT, one, start)),
+            f"{one.name}: distributions": [
+                *layers.distribution_entries(distributions, one.distributions),
+                _licenses(one, "distributions", parts.texts_of_distributions(distributions, one.distributions)),
+            ],
+            f"{one.name}: ours": [
+                *layers.program_entries(ROOT, one, start),
+                _licenses(one, one.name, parts.texts_of_program(ROOT, launcher.parent)),
+            ],
         }
-    parts["standard library"] = list(layers.stdlib_entries(installation))
+    library = next((installation / "lib").glob("python3.*"))
+    texts = parts.texts_of_interpreter(library, version)
+    content["standard library"] = [*layers.stdlib_entries(installation), _licenses(None, "interpreter", texts)]
     interpreter = next((installation / "bin").glob("python3.*"))
-    packed = layers.pack_all(parts, interpreter=interpreter, folder=layers_folder)
+    packed = layers.pack_all(content, interpreter=interpreter, folder=layers_folder)
     for one in wanted:
         own = [layer for name, layer in packed.items() if name.partition(":")[0] in (one.name, "standard library")]
         _write(one, own, launcher, output)
+
+
+def start_of(one: Program) -> container.Start:
+    """Return what the launcher becomes."""
+    return container.Start(one.name, f"bin/{one.name}", _ARGUMENTS)
+
+
+def _licenses(one: Program | None, name: str, text: str) -> layers.Entry:
+    """Return the file with the licence texts of a layer. One file, not a hundred: each file costs time at each start."""
+    path = WORK / f"licenses-{one.name if one else 'all'}-{name}.txt"
+    path.write_text(text)
+    return layers.Entry(f"licenses/{name}.txt", path)
 
 
 def _write(one: Program, own: list[container.Layer], launcher: Path, output: Path) -> None:
@@ -78,7 +98,7 @@ def _write(one: Program, own: list[container.Layer], launcher: Path, output: Pat
         file,
         launcher=launcher,
         layers=own,
-        start=container.Start(one.name, f"bin/{one.name}", _ARGUMENTS),
+        start=start_of(one),
         stamp={"version": ours, "gardenerVersion": gardener},
     )
     (WORK / f"{one.name}.files.txt").write_text(listing.all_files(own))

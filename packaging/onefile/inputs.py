@@ -91,7 +91,7 @@ def fetch_distributions(work: Path, version: str, say: Say) -> Path:
 
 
 def build_launcher(work: Path, go: Path, say: Say) -> Path:
-    """Return the launcher, a static program."""
+    """Return the launcher, a static program; the licences of what is linked into it lie beside it, `<name> <version>.txt`."""
     folder = ROOT / "packaging" / "launcher"
     sources = sorted([*folder.glob("*.go"), folder / "go.mod", folder / "go.sum"])
 
@@ -100,9 +100,21 @@ def build_launcher(work: Path, go: Path, say: Say) -> Path:
         with ticking("building the launcher", say):
             output = str(target / "launcher")
             run_go(go, folder, "build", *flags, "-o", output, ".", environment=_GO_ENVIRONMENT | _TARGET)
+        _copy_licenses(go, folder, target)
 
     content = b"".join(path.name.encode() + path.read_bytes() for path in sources)
-    return _once(work, "launcher", TOOLCHAIN.encode() + content, make) / "launcher"
+    return _once(work, "launcher", f"{TOOLCHAIN} with licences\n".encode() + content, make) / "launcher"
+
+
+def _copy_licenses(go: Path, folder: Path, target: Path) -> None:
+    """Copy the licences of Go's own library, and of each module that a module needs."""
+    home = Path(run_go(go, folder, "env", "GOROOT", environment=_GO_ENVIRONMENT).strip())
+    shutil.copyfile(home / "LICENSE", target / f"go {TOOLCHAIN.removeprefix('go')}.txt")
+    form = "{{if not .Main}}{{.Path}} {{.Version}} {{.Dir}}{{end}}"
+    for line in run_go(go, folder, "list", "-m", "-f", form, "all", environment=_GO_ENVIRONMENT).split("\n"):
+        if line:
+            path, version, place = line.split(" ", 2)
+            shutil.copyfile(Path(place) / "LICENSE", target / f"{path.replace('/', '_')} {version}.txt")
 
 
 def _once(work: Path, name: str, made_of: bytes, make: Callable[[Path], None]) -> Path:

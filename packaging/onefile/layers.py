@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from onefile.container import Layer, UnpackedFile
+from onefile.parts import distribution
 from onefile.programs import Program, distribution_wanted, stdlib_wanted
 from tests.lab.errors import LabError
 
@@ -20,6 +21,9 @@ LEVEL = 19
 """Of zstd: 22 saves 1 % more, and takes twice as long and twice the memory to unpack."""
 _AT_ONCE = 2
 _ASSEMBLE = Path(__file__).with_name("assemble.py")
+# As isolated as with -I, but that would not read the seed, and what a module compiles to can depend on it. It also depends on whether
+# modules that do the packing were compiled or loaded: what somebody left in the interpreter's folder is not looked at.
+_ISOLATED = ("-P", "-s", "-S", "-B", "-X", "pycache_prefix=/nonexistent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +67,7 @@ def distribution_entries(folder: Path, names: Iterable[str]) -> Iterator[Entry]:
         LabError: one of them is not in the folder.
     """
     for name in names:
-        records = list(folder.glob(f"{name.replace('-', '_')}-[0-9]*.dist-info/RECORD"))
-        if len(records) != 1:
-            raise LabError(f"requirements/runtime.lock does not bring {name}")
-        for line in records[0].read_text().splitlines():
-            path = line.split(",")[0]
+        for path in distribution(folder, name).files():
             if distribution_wanted(path):
                 yield _module(folder / path, f"app/{path}", path)
 
@@ -100,7 +100,8 @@ def pack(name: str, entries: Iterable[Entry], *, interpreter: Path, folder: Path
         LabError: something does not compile.
     """
     ordered = sorted(entries, key=lambda entry: entry.target)
-    digest = hashlib.sha256(_ASSEMBLE.read_bytes() + interpreter.read_bytes() + str(LEVEL).encode())
+    how = f"{LEVEL} {' '.join(_ISOLATED)}"
+    digest = hashlib.sha256(_ASSEMBLE.read_bytes() + interpreter.read_bytes() + how.encode())
     for entry in ordered:
         content = hashlib.sha256(entry.source.read_bytes()).hexdigest()
         digest.update(f"{entry.target} {entry.display} {entry.mode} {content}\n".encode())
@@ -108,9 +109,8 @@ def pack(name: str, entries: Iterable[Entry], *, interpreter: Path, folder: Path
     listing = packed.with_suffix(".json")
     if not listing.exists():
         order = {"output": str(packed), "level": LEVEL, "entries": [asdict(entry) for entry in ordered]}
-        # As isolated as with -I, but that would not read the seed, and what a module compiles to can depend on it.
         done = subprocess.run(
-            [interpreter, "-P", "-s", "-S", "-B", _ASSEMBLE],
+            [interpreter, *_ISOLATED, _ASSEMBLE],
             input=json.dumps(order, default=str),
             env={"PYTHONHASHSEED": "0"},
             check=False,

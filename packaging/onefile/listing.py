@@ -11,7 +11,7 @@ def group(file: UnpackedFile) -> str:
     top, _, rest = file.path.partition("/")
     if top == "app":
         return rest.partition("/")[0].removesuffix(".pyc").partition(".")[0]
-    return {"bin": "interpreter", "lib": "standard library"}.get(top, "start")
+    return {"bin": "interpreter", "lib": "standard library", "licenses": "licences"}.get(top, "start")
 
 
 def all_files(layers: Iterable[Layer]) -> str:

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from onefile.build import MOST_BYTES, OUTPUT, ROOT, build
+from onefile import inputs
+from onefile.build import MOST_BYTES, OUTPUT, ROOT, WORK, build
 from onefile.programs import PROGRAMS
+from tests.lab.binaries import cache_root
 from tests.lab.debian import old_root
+from tests.lab.golang import find_go
 from tests.lab.progress import to_stderr
 
 HOSTILE = {
@@ -137,9 +140,14 @@ def test_it_is_small(built: Path, name: str) -> None:
 
 
 def test_two_builds_are_identical(tmp_path: Path) -> None:
-    """A build in which every layer is packed anew, in another folder, gives the same bytes."""
+    """A build in which every layer is packed anew, in another folder, gives the same bytes; whatever the interpreter left behind."""
     wanted = list(PROGRAMS.values())
     build(wanted, tmp_path / "one")
+    interpreter = inputs.fetch_interpreter(WORK, find_go(cache_root() / "go", to_stderr), to_stderr)[0]
+    (program,) = (interpreter / "bin").glob("python3.*")
+    # Compiled modules of what packs, as an interpreter leaves them that may write.
+    subprocess.run([program, "-I", "-c", "import json, pathlib, tarfile, functools"], check=True, timeout=60)
+    assert list(interpreter.glob("lib/python3*/__pycache__/functools.*"))
     build(wanted, tmp_path / "two", layers_folder=tmp_path / "layers")
     one, two = ({name: (tmp_path / run / name).read_bytes() for name in PROGRAMS} for run in ("one", "two"))
     assert {name: hashlib.sha256(data).hexdigest() for name, data in one.items()} == {
