@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.credentials import found_in_all
+
 LEVELS = ("unit", "integration", "machine", "e2e", "chaos", "bench")
 
 pytest_plugins = ["tests.lab.fixtures"]
@@ -26,11 +28,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """In CI a skipped test has failed: nobody looks at skips there."""
+    """Fail a test that printed a credential, and in CI one that was skipped: nobody looks at skips there."""
     report = yield
     if os.environ.get("CI") == "true" and report.skipped and not hasattr(report, "wasxfail"):
         report.outcome = "failed"
         report.longrepr = f"skipped in CI, which counts as a failure: {report.longrepr}"
+    if printed := found_in_all([*report.sections, ("the failure", report.longreprtext)]):
+        report.outcome = "failed"
+        # In place of what was printed: it is not shown a second time.
+        report.sections, report.longrepr = [], f"a credential was printed: {', '.join(printed)}"
     return report
 
 

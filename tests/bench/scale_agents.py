@@ -42,6 +42,10 @@ from tests.support.fake_systemd import FakeSystemd
 from tests.support.osc_agent import FakeContainerd, FakeImages
 
 
+async def _renewed() -> None:
+    """Take the news."""
+
+
 async def agent(number: int, access: ClusterAccess, folder: Path) -> None:
     """Run one agent: OSC, heartbeat and unit check."""
     root, name = folder / node_name(number), node_name(number)
@@ -77,17 +81,15 @@ async def agent(number: int, access: ClusterAccess, folder: Path) -> None:
             kubelet=Kubelet(),
             images=FakeImages(root),
             status=StatusBoard(path=paths.status, clock=clock, version="bench"),
+            search_path="",
             shutdown=Shutdown(),
             token_resync=ChannelSource(),
             tokens={},
         )
     )
 
-    async def renewed() -> None:
-        """Take the news."""
-
     identity.start()
-    heartbeat = lease.new_controller(client=client, nodes=nodes, identity=identity, clock=clock, renewed=renewed)
+    heartbeat = lease.new_controller(client=client, nodes=nodes, identity=identity, clock=clock, renewed=_renewed)
     check = systemdunitcheck.new_controller(
         client=client,
         nodes=nodes,

@@ -22,6 +22,7 @@ from tests.chaos.outage import Outages
 from tests.chaos.pairs import Pairs
 from tests.chaos.power_cuts import EveryWrite, PowerCuts
 from tests.chaos.twin import World
+from tests.lab.binaries import find_binaries
 from tests.lab.cluster import Lab
 from tests.lab.errors import LabError
 from tests.lab.progress import to_stderr
@@ -86,6 +87,7 @@ def campaigns(profile: Profile) -> Mapping[str, tuple[Factory, float]]:
 
 def run(profile: Profile, chosen: Sequence[str], kept: Sequence[Case], seed: int) -> list[Tally]:
     """Run campaigns one after another."""
+    find_binaries(say=to_stderr)  # what is built once takes nothing of the time
     end = time.monotonic() + profile.seconds
     tallies = [] if chosen else [_day(seed)]
     lab = Lab(f"chaos-{os.getpid()}", say=to_stderr)

@@ -1,19 +1,17 @@
 """SIGKILL of the agent: at every system call that changes something or sends something, and at random moments."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
 from tests.chaos.campaign import Case
 from tests.chaos.interruption import agent_pid, injected, wait_ended, wait_ready, was_injected, was_killed
-from tests.chaos.recipes import harmless, recipes, sample
+from tests.chaos.random_moments import RandomMoments
+from tests.chaos.recipes import Recipe
 from tests.chaos.sweep import SweepCampaign
-from tests.chaos.twin import TwinCampaign, World
 
 # Renames are files, unit files, drop-ins and journal steps; unlinks are removals; sends are D-Bus calls and API requests.
 CALLS = {"rename": "rename,renameat,renameat2", "unlink": "unlink,unlinkat", "send": "sendto,sendmsg", "fsync": "fsync"}
-LONGEST_APPLY_SECONDS = 0.8
 FAILING = {
     "fsync": "fsync",
     "rename": "rename,renameat,renameat2",
@@ -71,37 +69,18 @@ class FailingCalls(SweepCampaign):
         return problems
 
 
-class RandomKills(TwinCampaign):
-    """Random OSCs, and a kill at a random moment of each apply."""
+class RandomKills(RandomMoments):
+    """A kill at a random moment."""
 
     name = "random kills"
 
-    def __init__(self, world: World, *, seed: int, scratch: Path, number: int) -> None:
-        super().__init__(world, seed=seed, scratch=scratch)
-        self._number = number
-        self._hit = 0
+    def prepare(self) -> None:
+        """Note who is to be killed."""
+        wait_ready(self._twin.subject)
+        self._victim = agent_pid(self._twin.subject)
 
-    @property
-    def notes(self) -> str:
-        """In how many cases the apply had not ended when the agent was killed."""
-        return f"{self._hit} before the OSC was applied"
-
-    def cases(self) -> Iterator[Case]:
-        """Yield them."""
-        rng = Random(self._seed)
-        for recipe in sample(recipes(), self._number, self._seed):
-            delay = round(rng.uniform(0.0, LONGEST_APPLY_SECONDS), 4)
-            yield Case(self.name, self._seed, {"recipe": harmless(recipe), "delay": delay})
-
-    def run(self, case: Case) -> list[str]:
-        """Publish, wait a moment, kill."""
-        twin, recipe = self._twin, case.values["recipe"]
-        wait_ready(twin.subject)
-        pid = agent_pid(twin.subject)
-        twin.publish(twin.reference, recipe)
-        checksum = twin.publish(twin.subject, recipe)
-        time.sleep(case.values["delay"])
-        self._hit += twin.subject.applied() != checksum
-        if Path(f"/proc/{pid}").exists():
-            twin.subject.machine.kill(pid)
-        return twin.compare(recipe)
+    def strike(self, recipe: Recipe) -> list[str]:
+        """Kill."""
+        if Path(f"/proc/{self._victim}").exists():
+            self._twin.subject.machine.kill(self._victim)
+        return self._twin.compare(recipe)

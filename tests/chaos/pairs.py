@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.chaos.campaign import Case
 from tests.chaos.interruption import agent_pid, converge, wait_ready
-from tests.chaos.kills import LONGEST_APPLY_SECONDS
+from tests.chaos.random_moments import LONGEST_APPLY_SECONDS
 from tests.chaos.recipes import harmless, recipes, sample
 from tests.chaos.twin import TwinCampaign, World
 from tests.lab.errors import LabError

@@ -7,19 +7,17 @@ journal and the copy for operators may be unreadable: both are replaced without 
 
 import contextlib
 import json
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from random import Random
 
 import yaml
 
 from tests.chaos.campaign import Case
 from tests.chaos.interruption import agent_pid, injected, wait_ended, wait_ready, was_killed
-from tests.chaos.kills import LONGEST_APPLY_SECONDS
-from tests.chaos.recipes import PATHS, Recipe, content_of, harmless, recipes, sample
+from tests.chaos.random_moments import RandomMoments
+from tests.chaos.recipes import PATHS, Recipe, content_of
 from tests.chaos.sweep import SweepCampaign
-from tests.chaos.twin import EMPTY, TwinCampaign, World
+from tests.chaos.twin import EMPTY, TwinCampaign
 from tests.lab import power
 from tests.lab.worker_osc import AGENT_FOLDER, CLUSTER_CA_FILE, WorkerOsc
 from tests.support.worker import Worker
@@ -65,36 +63,18 @@ class _Cuts(TwinCampaign):
         return self._world.osc(self._twin.subject, recipe)
 
 
-class PowerCuts(_Cuts):
-    """Random OSCs, and a power cut at a random moment of each apply."""
+class PowerCuts(RandomMoments, _Cuts):
+    """A power cut at a random moment."""
 
     name = "power cuts"
+    stream = 1
 
-    def __init__(self, world: World, *, seed: int, scratch: Path, number: int) -> None:
-        super().__init__(world, seed=seed, scratch=scratch)
-        self._number = number
-        self._hit = 0
-
-    @property
-    def notes(self) -> str:
-        """In how many cases the apply had not ended when the power went."""
-        return f"{self._hit} before the OSC was applied"
-
-    def cases(self) -> Iterator[Case]:
-        """Yield them."""
-        rng = Random(self._seed + 1)
-        for recipe in sample(recipes(), self._number, self._seed + 1):
-            delay = round(rng.uniform(0.0, LONGEST_APPLY_SECONDS), 4)
-            yield Case(self.name, self._seed, {"recipe": harmless(recipe), "delay": delay})
-
-    def run(self, case: Case) -> list[str]:
-        """Publish, wait a moment, cut."""
-        twin, recipe = self._twin, case.values["recipe"]
+    def prepare(self) -> None:
+        """Let the past come to the disk."""
         self._settle()
-        twin.publish(twin.reference, recipe)
-        checksum = twin.publish(twin.subject, recipe)
-        time.sleep(case.values["delay"])
-        self._hit += twin.subject.applied() != checksum
+
+    def strike(self, recipe: Recipe) -> list[str]:
+        """Cut, look at the disk, boot."""
         return self._cut_and_compare(recipe)
 
 

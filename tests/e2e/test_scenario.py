@@ -2,31 +2,19 @@
 
 import pytest
 
-from tests.lab.agent import AgentSource
 from tests.lab.api import wait_for
-from tests.lab.cluster import Lab
 from tests.lab.fixtures import Joined
-from tests.lab.scenario import Scenario, table
+from tests.lab.scenario import table
 from tests.lab.verify import differences
+from tests.lab.watched import Watched
 
 pytestmark = pytest.mark.e2e
 
 
-def test_machine_joins_changes_crashes_and_heals(lab: Lab, agent: AgentSource) -> None:
+def test_machine_joins_changes_crashes_and_heals(node_story: Watched) -> None:
     """The demo: a machine joins, its OSC changes, the agent is killed in the middle of a change; every row holds."""
-    scenario = Scenario(lab, agent, print, machine_name="story", pool_name="story")
-    try:
-        scenario.run()
-    except Exception:
-        if "story" in lab.machines:
-            print(lab.machine("story").journal("gardener-node-agent.service"))
-        raise
-    finally:
-        if "story" in lab.machines:
-            with lab.removed_after(lab.machine("story")):
-                pass
-    assert scenario.rows
-    assert all(row.holds for row in scenario.rows), "\n" + table(scenario.rows)
+    assert node_story.rows
+    assert all(row.holds for row in node_story.rows), "\n" + table(node_story.rows)
 
 
 def test_joined_machine_comes_back_after_a_power_cut(joined: Joined) -> None:

@@ -70,6 +70,9 @@ class Api:
             self._context.load_cert_chain(credentials.certificate, credentials.key)
         self._kept: http.client.HTTPSConnection | None = None
 
+    def __str__(self) -> str:
+        return f"{self._host}:{self._port}"
+
     def _connect(self) -> http.client.HTTPSConnection:
         return http.client.HTTPSConnection(self._host, self._port, timeout=self._timeout, context=self._context)
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from tests.lab.binaries import find_binaries
 from tests.lab.capability import why_no_lab
@@ -14,11 +15,13 @@ from tests.lab.debian import old_root
 from tests.lab.demo import run_demo
 from tests.lab.errors import LabError
 from tests.lab.garden.story import run_demo as run_seed_demo
-from tests.lab.packages import ensure_tools
+from tests.lab.packages import TOOLS, ensure_tools
 from tests.lab.pause import pause_archive
 from tests.lab.progress import Stopwatch, to_stderr
+from tests.lab.prometheus import TOOL as PROMETHEUS
 from tests.lab.state import Ledger, locked
 from tests.lab.userdata import hand_user_data, run_bootstrap
+from tests.lab.watched import draw_pictures
 from tests.lab.worker_osc import AGENT_UNIT, WorkerOsc
 
 
@@ -76,6 +79,9 @@ def _parser() -> argparse.ArgumentParser:
     _command(commands, "status", _status, "what is up")
     demo = _command(commands, "demo", _demo, "a machine joins, changes, crashes and heals")
     _command(commands, "demo-seed", _demo_seed, "a gardenlet registers its seed, beats, renews and survives")
+    pictures = _command(commands, "pictures", _pictures, "tell both stories under a Prometheus and draw docs/pictures")
+    pictures.add_argument("--output", type=Path, default=Path("docs/pictures"))
+    _agent_option(pictures)
     demo.add_argument("--keep", action="store_true", help="leave the lab up")
     _agent_option(demo)
     return parser
@@ -100,7 +106,7 @@ def _lab(parsed: argparse.Namespace) -> Lab:
 
 
 def _prepare(_parsed: argparse.Namespace) -> int:
-    ensure_tools(say=to_stderr)
+    ensure_tools(say=to_stderr, tools=(*TOOLS, PROMETHEUS))
     find_binaries(say=to_stderr)
     pause_archive()
     old_root(to_stderr)
@@ -186,6 +192,13 @@ def _demo(parsed: argparse.Namespace) -> int:
     lab = _lab(parsed)
     with locked(lab.name):
         return run_demo(lab, agent=parsed.agent, keep=parsed.keep, say=_print)
+
+
+def _pictures(parsed: argparse.Namespace) -> int:
+    lab = _lab(parsed)
+    with locked(lab.name):
+        ledger = Ledger(f"seed-{os.getpid()}")
+        return draw_pictures(lab, agent=parsed.agent, ledger=ledger, output=parsed.output, say=Stopwatch(_print))
 
 
 def _print(line: str) -> None:

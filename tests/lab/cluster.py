@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.lab import packages, state
+from tests.lab import credentials, packages, state
 from tests.lab.agent import REPOSITORY, AgentSource
 from tests.lab.api import Api
 from tests.lab.binaries import KUBERNETES_VERSION, Binaries, cache_root, find_binaries
@@ -18,7 +18,7 @@ from tests.lab.counterparts_process import PORT, Counterparts
 from tests.lab.errors import ApiError, LabError
 from tests.lab.image import ImageSource
 from tests.lab.machine import Machine, MachinePlace, Storage
-from tests.lab.network import SERVER_ADDRESS, SERVER_NAME, LabNetwork, MachineAddress
+from tests.lab.network import SERVER_ADDRESS, SERVER_NAME, SERVER_PORT, LabNetwork, MachineAddress
 from tests.lab.processes import find
 from tests.lab.progress import Say, silent
 from tests.lab.registry import Kind, Registry
@@ -26,11 +26,18 @@ from tests.lab.requests import Request, RequestLog, unexpected_denials
 from tests.lab.state import Ledger
 from tests.lab.tokens import new_token, token_secret
 from tests.lab.worker_images import publish_worker_images
-from tests.lab.worker_osc import CHECKSUM_ANNOTATION, WorkerImages, WorkerOsc, WorkerPool, osc_secret
+from tests.lab.worker_osc import (
+    AGENT_UNIT,
+    CHECKSUM_ANNOTATION,
+    INIT_UNIT,
+    WorkerImages,
+    WorkerOsc,
+    WorkerPool,
+    osc_secret,
+)
 
 DEFAULT_NAME = "lab"
 DEFAULT_POOL = "worker"
-_API_PORT = 6443
 _ETCD_PORT = 2379
 _MOST_MACHINES = 200
 _SECRETS = "/api/v1/namespaces/kube-system/secrets"
@@ -135,7 +142,7 @@ class Lab:
         placement = Placement(
             address=self.network.host_side_address,
             inside=SERVER_ADDRESS,
-            port=_API_PORT,
+            port=SERVER_PORT,
             etcd_port=_ETCD_PORT,
             netns=self.network.netns,
             names=(SERVER_NAME,),
@@ -255,10 +262,22 @@ class Lab:
 
     @contextmanager
     def removed_after(self, machine: Machine) -> Iterator[Machine]:
-        """Remove a machine and its Node after a block."""
+        """Remove a machine and its Node after a block.
+
+        Raises:
+            LabError: a credential is in what its agent printed, or in an event.
+        """
         try:
             yield machine
+            if machine.running() and (found := self.credentials_printed(machine)):
+                raise LabError(f"credentials were printed: {', '.join(found)}")
         finally:
             machine.stop()
             self.delete_node(machine.name)
             shutil.rmtree(machine.base, ignore_errors=True)
+
+    def credentials_printed(self, machine: Machine) -> list[str]:
+        """Return which credentials are in what a machine's agent printed or in an event, without repeating them."""
+        argv = ["journalctl", "--no-pager", "--output=cat", *(f"--unit={unit}" for unit in (AGENT_UNIT, INIT_UNIT))]
+        journal = (f"journal of {machine.name}", machine.run(argv).stdout)
+        return credentials.found_in_all([journal, credentials.events_of(self.api)])

@@ -195,6 +195,7 @@ class ControlPlane:
         if wait:
             self.wait_ready(process)
             self._starts.append((begun, datetime.now(UTC)))
+            self._wake_controller_manager()
 
     def was_starting(self, moment: datetime) -> bool:
         """Whether the API server was not ready yet: it refuses then what RBAC allows, because it has not read the roles."""
@@ -242,6 +243,13 @@ class ControlPlane:
         program = str(self._binaries().controller_manager)
         loop = ["-c", 'while :; do setpriv --pdeathsig KILL "$@"; sleep 0.5; done', "sh", program, *argv]
         self._spawn("kube-controller-manager", Path("/bin/sh"), loop)
+
+    def _wake_controller_manager(self) -> None:
+        """Start it anew where it runs: after an outage it would not look for up to half a minute, and whoever comes next wait for it."""
+        process = find(self.ledger, self._process("kube-controller-manager"))
+        if process is not None:
+            process.kill()
+            self.start_controller_manager()
 
     def process(self, name: str) -> LabProcess:
         """Return a running part: etcd, kube-apiserver, kube-controller-manager.

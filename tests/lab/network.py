@@ -16,10 +16,26 @@ from tests.lab.errors import LabError
 from tests.lab.state import Ledger, locked
 
 SERVER_ADDRESS = "10.200.0.1"
+SERVER_PORT = 6443
 SERVER_NAME = "api.lab.internal"
+CLUSTER_ADDRESS = "10.0.0.1"
+"""Of the Service `kubernetes`: the first of the API server's range of addresses for Services."""
 REGISTRY_NAME = "registry.lab.internal"
 _HOST_NETWORKS = ipaddress.ip_network("10.250.0.0/16")
 _FIRST_MACHINE = 11
+# All that a cluster without kube-proxy needs, so that Pods, and programs of the machine, find their API server.
+_SERVICES = f"""\
+table ip services {{
+  chain pods {{
+    type nat hook prerouting priority -100
+    ip daddr {CLUSTER_ADDRESS} tcp dport 443 dnat to {SERVER_ADDRESS}:{SERVER_PORT}
+  }}
+  chain machine {{
+    type nat hook output priority -100
+    ip daddr {CLUSTER_ADDRESS} tcp dport 443 dnat to {SERVER_ADDRESS}:{SERVER_PORT}
+  }}
+}}
+"""
 _PREFIX_LENGTH = 24
 _BRIDGE_MAC = "02:00:0a:c8:00:01"
 """Without one of its own a bridge takes the lowest of its ports', so that it changed when a machine came or went: all others lost the
@@ -128,7 +144,7 @@ class LabNetwork:
     def plug_in(self, machine: str, where: MachineAddress) -> str:
         """Make a fresh network namespace for a machine, connected and configured; returns its name.
 
-        Fresh for every boot: parameters below `net.` and packet filters belong to the running kernel, not to the disk.
+        The address of the Service `kubernetes` is translated to the API server's in it. Fresh for every boot: parameters below `net.` and packet filters belong to the running kernel, not to the disk.
         """
         netns = f"{self.netns}-{machine}"
         port = short_name(self._ledger.name, machine)
@@ -150,6 +166,7 @@ class LabNetwork:
                 [*inside, "address", "add", f"{where.address}/{_PREFIX_LENGTH}", "dev", "eth0"],
                 [*inside, "link", "set", "eth0", "up"],
                 [*inside, "route", "add", "default", "via", SERVER_ADDRESS],
+                [*in_netns(netns), "nft", _SERVICES],
             ]
         )
         return netns

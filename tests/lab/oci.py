@@ -1,4 +1,4 @@
-"""Container images made in Python: layers, configuration and manifest as bytes, without any container tool."""
+"""Container images made in Python: layers, configuration and manifest as bytes, without any container tool; and as layouts on disk."""
 
 import gzip
 import hashlib
@@ -6,12 +6,16 @@ import io
 import itertools
 import json
 import platform
+import shutil
 import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 _ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}
+LAYOUT_MARK = b'{"imageLayoutVersion": "1.0.0"}'
+_INDEX = "application/vnd.oci.image.index.v1+json"
 _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 _CONFIG = "application/vnd.oci.image.config.v1+json"
 _LAYER = "application/vnd.oci.image.layer.v1.tar"
@@ -72,21 +76,37 @@ class Image:
     files: Mapping[str, str]
 
     @classmethod
-    def build(cls, *layers: Sequence[Entry], compress: bool = True) -> "Image":
-        """Make an image from the entries of its layers, lowest first; the same entries give the same digest."""
+    def build(
+        cls,
+        *layers: Sequence[Entry],
+        compress: bool = True,
+        level: int = 1,
+        config: Mapping[str, object] | None = None,
+        created: str | None = None,
+    ) -> "Image":
+        """Make an image; the same arguments give the same digest.
+
+        Args:
+            layers: entries of each layer, lowest first.
+            compress: whether the layers are compressed.
+            level: how much. The fastest is for tests: what matters there is that machines have to unpack it.
+            config: user, entrypoint, labels and the like, as in the specification.
+            created: time that it claims to be from, RFC 3339.
+        """
         tars = [_tar(entries) for entries in layers]
-        packed = [_layer(tar, compress=compress) for tar in tars]
+        packed = [_layer(tar, compress=compress, level=level) for tar in tars]
         configuration = {
+            **({"created": created} if created else {}),
             "architecture": _ARCHITECTURE.get(platform.machine(), platform.machine()),
             "os": "linux",
-            "config": {},
+            "config": config or {},
             "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(tar).hexdigest()}" for tar in tars]},
         }
-        config = Blob(json.dumps(configuration).encode(), _CONFIG)
+        settings = Blob(json.dumps(configuration).encode(), _CONFIG)
         manifest = {
             "schemaVersion": 2,
             "mediaType": _MANIFEST,
-            "config": config.descriptor(),
+            "config": settings.descriptor(),
             "layers": [layer.descriptor() for layer in packed],
         }
         files = {
@@ -94,7 +114,43 @@ class Image:
             for entry in itertools.chain(*layers)
             if entry.kind == "file"
         }
-        return cls(Blob(json.dumps(manifest).encode(), _MANIFEST), (config, *packed), files)
+        return cls(Blob(json.dumps(manifest).encode(), _MANIFEST), (settings, *packed), files)
+
+    def write_layout(self, folder: Path, tag: str) -> None:
+        """Write it as an OCI image layout; a folder that is there already is replaced."""
+        shutil.rmtree(folder, ignore_errors=True)
+        blobs = folder / "blobs" / "sha256"
+        blobs.mkdir(parents=True)
+        for blob in (self.manifest, *self.blobs):
+            (blobs / blob.digest.removeprefix("sha256:")).write_bytes(blob.content)
+        index = self.index({"org.opencontainers.image.ref.name": tag})
+        (folder / "index.json").write_bytes(index)
+        (folder / "oci-layout").write_bytes(LAYOUT_MARK)
+
+    def index(self, annotations: Mapping[str, str]) -> bytes:
+        """Return the `index.json` of a layout with this image alone."""
+        entry = {**self.manifest.descriptor(), "annotations": dict(annotations)}
+        return json.dumps({"schemaVersion": 2, "mediaType": _INDEX, "manifests": [entry]}).encode()
+
+    @classmethod
+    def read_layout(cls, folder: Path) -> "Image":
+        """Return the image of a layout that has one."""
+
+        def blob(descriptor: Mapping[str, str]) -> Blob:
+            path = folder / "blobs" / "sha256" / descriptor["digest"].removeprefix("sha256:")
+            return Blob(path.read_bytes(), descriptor["mediaType"])
+
+        (entry,) = json.loads((folder / "index.json").read_text())["manifests"]
+        manifest = blob(entry)
+        parts = json.loads(manifest.content)
+        layers = [blob(one) for one in parts["layers"]]
+        files: dict[str, str] = {}
+        for layer in layers:
+            with tarfile.open(fileobj=io.BytesIO(layer.content)) as archive:
+                for member in archive:
+                    if (content := archive.extractfile(member) if member.isfile() else None) is not None:
+                        files[f"/{member.name}"] = hashlib.sha256(content.read()).hexdigest()
+        return cls(manifest, (blob(parts["config"]), *layers), files)
 
 
 def _tar(entries: Sequence[Entry]) -> bytes:
@@ -110,6 +166,5 @@ def _tar(entries: Sequence[Entry]) -> bytes:
     return buffer.getvalue()
 
 
-def _layer(tar: bytes, *, compress: bool) -> Blob:
-    # The fastest level: what matters here is that machines have to unpack it.
-    return Blob(gzip.compress(tar, compresslevel=1, mtime=0), f"{_LAYER}+gzip") if compress else Blob(tar, _LAYER)
+def _layer(tar: bytes, *, compress: bool, level: int) -> Blob:
+    return Blob(gzip.compress(tar, compresslevel=level, mtime=0), f"{_LAYER}+gzip") if compress else Blob(tar, _LAYER)

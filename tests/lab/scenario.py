@@ -31,7 +31,9 @@ from tests.lab.worker_osc import (
 CHECKSUM_ON_NODE = "checksum/cloud-config-data"
 _JOIN_DEADLINE_SECONDS = 180.0
 _CHANGE_DEADLINE_SECONDS = 90.0
-_MANY_FILES = 300
+_MANY = 300
+MANY_FILES = "/etc/demo/many"
+"""Folder of the files that the last change brings."""
 _POLL_SECONDS = 0.1
 
 _DEMO_UNIT = "[Unit]\nDescription=A unit of the demo\n\n[Service]\nExecStart=/bin/sleep infinity\n\n[Install]\nWantedBy=multi-user.target\n"
@@ -142,15 +144,15 @@ class Scenario:
         changed = osc.with_unit(
             "demo.service", content=_DEMO_UNIT.replace("infinity", "1d"), command="start", enable=True
         )
-        for number in range(_MANY_FILES):
-            changed = changed.with_file(f"/etc/demo/many/{number:03}", f"{number:03} " * 300, mode=0o640)
+        for number in range(_MANY):
+            changed = changed.with_file(f"{MANY_FILES}/{number:03}", f"{number:03} " * 300, mode=0o640)
         victim, renewed = machine.main_pid(AGENT_UNIT), self.renewed()
         checksum = self.lab.publish_osc(changed)
         written = self._wait_half_done(machine)
         machine.kill(victim)
         done = self.checksum() == checksum
         started = time.monotonic()
-        self._tell(f"another change: {_MANY_FILES} files and a unit; agent killed with SIGKILL after {written} files")
+        self._tell(f"another change: {_MANY} files and a unit; agent killed with SIGKILL after {written} files")
         self._row("killed before the change was complete", "yes", "no" if done else "yes")
         wait_for(lambda: self.checksum() == checksum, timeout=_CHANGE_DEADLINE_SECONDS, what="the machine to converge")
         self._tell(
@@ -166,6 +168,8 @@ class Scenario:
         """Check what must hold over the whole story."""
         faults = [fault for fault in self.lab.unexpected_denials() if fault.machine in {machine.name, None}]
         self._row("requests that the agent may not send", "none", "; ".join(map(str, faults)) or "none")
+        printed = self.lab.credentials_printed(machine)
+        self._row("credentials in journal and events", "none", ", ".join(printed) or "none")
         self._row("Node is Ready at the end", "True", self._condition("Ready"))
 
     def checksum(self) -> str | None:

@@ -4,12 +4,15 @@ import datetime as dt
 import secrets
 from typing import Any
 
+from tests.lab.credentials import remember
+
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
 
 
 def new_token() -> str:
-    """Return a random bootstrap token, `<6 characters>.<16 characters>`."""
-    return ".".join("".join(secrets.choice(_ALPHABET) for _ in range(length)) for length in (6, 16))
+    """Return a random bootstrap token, `<6 characters>.<16 characters>`; nothing may print what comes after the dot."""
+    identifier, secret = ("".join(secrets.choice(_ALPHABET) for _ in range(length)) for length in (6, 16))
+    return f"{identifier}.{remember(secret)}"
 
 
 def token_secret(token: str, *, validity: dt.timedelta, now: dt.datetime) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import yaml
 from tests.lab.pause import PAUSE_IMAGE
 
 AGENT_UNIT = "gardener-node-agent.service"
+INIT_UNIT = "gardener-node-init.service"
 KUBELET_UNIT = "kubelet.service"
 AGENT_FOLDER = "/var/lib/gardener-node-agent"
 AGENT_BINARY = "/opt/bin/gardener-node-agent"

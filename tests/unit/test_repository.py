@@ -111,7 +111,9 @@ def test_links_between_documents_lead_somewhere() -> None:
     assert broken == []
 
 
-@pytest.mark.parametrize("command", ["demo", "test", "lint", "binary", "bench", "lab-shell", "lab-down", "documents"])
+@pytest.mark.parametrize(
+    "command", ["demo", "test", "lint", "binary", "deb", "image", "bench", "lab-shell", "lab-down", "documents"]
+)
 def test_make_has_the_documented_targets(command: str) -> None:
     """Every target that the documents name exists and is listed by `make help`."""
     assert re.search(rf"^{command}:.*## ", (ROOT / "Makefile").read_text(), re.M)

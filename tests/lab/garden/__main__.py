@@ -16,7 +16,8 @@ async def _main(arguments: argparse.Namespace) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     with contextlib.suppress(asyncio.CancelledError):
         behaviour = Behaviour(approves=not arguments.no_approver)
-        await serve(server=arguments.server, pki=arguments.pki, port=arguments.port, behaviour=behaviour)
+        where = {"listen": arguments.listen, "port": arguments.port}
+        await serve(server=arguments.server, pki=arguments.pki, behaviour=behaviour, **where)
 
 
 def main() -> None:
@@ -24,6 +25,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--server", required=True, help="URL of the API server")
     parser.add_argument("--pki", required=True, type=Path, help="folder with certificates and keys")
+    parser.add_argument("--listen", required=True, help="address to listen on")
     parser.add_argument("--port", required=True, type=int)
     parser.add_argument("--no-approver", action="store_true", help="leave CSRs undecided")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")

@@ -22,10 +22,16 @@ STORED = "security.storage.lab.internal"
 """Group of the CRDs behind."""
 HOST = "security.garden.svc"
 """Name under which the aggregator expects the server's certificate."""
+API_SERVICES = "/apis/apiregistration.k8s.io/v1/apiservices"
+GROUPS = ".gardener.cloud"
+"""With what the names of Gardener's groups end."""
 ISSUER = "https://issuer.lab.internal"
 _ROOT = f"/apis/{SECURITY}/v1alpha1"
 _TOKENS = _ROOT + "/namespaces/{namespace}/workloadidentities/{name}/token"
 _SHORTEST_SECONDS = 600
+_SERVICE = "security"
+_MANAGED = "kube-aggregator.kubernetes.io/automanaged"
+"""Label of an APIService that the API server keeps as it wants it, as that of a CRD's group."""
 _REFERENCE = ("apiVersion", "kind", "name", "uid")
 
 
@@ -47,13 +53,28 @@ def registration(port: int, ca: bytes) -> list[tuple[str, dict[str, Any]]]:
         "version": "v1alpha1",
         "groupPriorityMinimum": 1000,
         "versionPriority": 15,
-        "service": {"namespace": "garden", "name": "security", "port": port},
+        "service": {"namespace": "garden", "name": _SERVICE, "port": port},
         "caBundle": base64.b64encode(ca).decode(),
     }
     return [
-        ("/api/v1/namespaces/garden/services", {"metadata": {"name": "security"}, "spec": service}),
-        ("/apis/apiregistration.k8s.io/v1/apiservices", {"metadata": {"name": f"v1alpha1.{SECURITY}"}, "spec": spec}),
+        ("/api/v1/namespaces/garden/services", {"metadata": {"name": _SERVICE}, "spec": service}),
+        (API_SERVICES, {"metadata": {"name": f"v1alpha1.{SECURITY}"}, "spec": spec}),
     ]
+
+
+def detached(found: Mapping[str, Any], port: int) -> dict[str, Any]:
+    """Return the merge patch that points an APIService at a port of 127.0.0.1 where nobody listens."""
+    spec: dict[str, Any] = {"service": {"namespace": "garden", "name": _SERVICE, "port": port}}
+    if "service" not in found["spec"]:
+        spec["insecureSkipTLSVerify"] = True
+    return {"metadata": {"labels": {_MANAGED: None}}, "spec": spec}
+
+
+def attached(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the merge patch that takes that back, to the APIService that was found."""
+    spec = {"service": found["spec"].get("service"), "insecureSkipTLSVerify": None}
+    managed = (found["metadata"].get("labels") or {}).get(_MANAGED)
+    return {"metadata": {"labels": {_MANAGED: managed}}, "spec": spec}
 
 
 class Aggregated:

@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from uuid import uuid4
 
 import yaml
 
-from tests.lab.api import wait_for
+from tests.lab.api import Api, wait_for
 from tests.lab.controlplane import free_ports
+from tests.lab.credentials import events_of, found_in_all
 from tests.lab.errors import LabError
 from tests.lab.garden.garden import Garden
 from tests.lab.garden.permissions import LEADER_LEASE, USER
@@ -60,20 +62,8 @@ class Gardenlet:
 
     def hand_token(self) -> None:
         """Put a bootstrap kubeconfig into the seed."""
-        token, plane = self.garden.create_bootstrap_token(self.name), self.garden.plane
-        cluster = {
-            "server": self.server or plane.server,
-            "certificate-authority-data": base64.b64encode(plane.ca_pem).decode(),
-        }
-        document = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "garden", "cluster": cluster}],
-            "users": [{"name": "bootstrap", "user": {"token": token}}],
-            "contexts": [{"name": "garden", "context": {"cluster": "garden", "user": "bootstrap"}}],
-            "current-context": "garden",
-        }
-        data = {"kubeconfig": base64.b64encode(yaml.safe_dump(document).encode()).decode()}
+        kubeconfig = self.garden.bootstrap_kubeconfig(self.name, server=self.server)
+        data = {"kubeconfig": base64.b64encode(kubeconfig.encode()).decode()}
         self.garden.seed.admin.create(SEED_SECRETS, {"metadata": {"name": f"{self.name}-bootstrap"}, "data": data})
 
     def start(self) -> None:
@@ -125,10 +115,28 @@ class Gardenlet:
         lock = lock or self.lock
         return Gardenlet(self.garden, folder, self.name, pod_uid=folder.name, lock=lock, server=self.server)
 
+    @contextmanager
+    def looked_after(self) -> Iterator["Gardenlet"]:
+        """Hand it a token; afterwards, end it, and look at what it asked for and printed.
+
+        Raises:
+            LabError: a request was refused, or a credential was printed.
+        """
+        self.hand_token()
+        before = len(self.refused())
+        try:
+            yield self
+            printed = self.credentials_printed()
+        finally:
+            self.close()
+        if problems := [*(f"refused: {one}" for one in self.refused()[before:]), *printed]:
+            raise LabError("; ".join(problems))
+
     @property
     def log(self) -> str:
-        """What it has printed."""
-        return (self.folder / f"{self.name}.log").read_text()
+        """What it has printed; nothing if it was never started."""
+        path = self.folder / f"{self.name}.log"
+        return path.read_text() if path.exists() else ""
 
     def ask(self, path: str) -> tuple[int, str]:
         """Ask its health server; 0 if nobody listens, or nobody answers within 5 s."""
@@ -201,6 +209,13 @@ class Gardenlet:
         """Return its requests that the garden or the seed refused; in the seed all gardenlets are one user."""
         return [str(one) for one in self.garden.denials() if self.name in one.user or one.user == USER]
 
+    def credentials_printed(self) -> list[str]:
+        """Return which credentials are in its log, its metrics or an event, without repeating them."""
+        texts = [(f"log of {self.name}", self.log), *map(events_of, self._clusters())]
+        if self.running is not None and self.running.poll() is None:
+            texts.append((f"/metrics of {self.name}", self._ask(self.ports[1], "/metrics")[1]))
+        return found_in_all(texts)
+
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         """End it with a signal; returns the exit code."""
         self.process.send_signal(number)
@@ -216,6 +231,9 @@ class Gardenlet:
         """Kill it if it runs, and remove the Seed."""
         self.kill()
         self.garden.api.delete(f"{SEEDS}/{self.name}")
+
+    def _clusters(self) -> set[Api]:
+        return {self.garden.api, self.garden.seed.admin}
 
     @property
     def _lock(self) -> str:

@@ -83,13 +83,14 @@ class Application:
         return web.Response(text="ok")
 
 
-async def serve(*, server: str, pki: Path, port: int, behaviour: Behaviour) -> None:
+async def serve(*, server: str, pki: Path, listen: str, port: int, behaviour: Behaviour) -> None:
     """Serve until the task is cancelled.
 
     Args:
         server: URL of the garden's API server.
         pki: folder with `ca.crt`, the administrator's pair and our own (`counterparts.crt`, `counterparts.key`).
-        port: where to listen, on 127.0.0.1.
+        listen: address to listen on.
+        port: to listen on.
         behaviour: what a test wants.
     """
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -98,7 +99,7 @@ async def serve(*, server: str, pki: Path, port: int, behaviour: Behaviour) -> N
         runner = web.AppRunner(Application(access).routes(), access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         try:
-            await web.TCPSite(runner, "127.0.0.1", port, ssl_context=tls).start()
+            await web.TCPSite(runner, listen, port, ssl_context=tls).start()
             await Controllers(access, approves=behaviour.approves).run()
         finally:
             await runner.cleanup()

@@ -51,6 +51,10 @@ class Story:
     def run(self) -> None:
         """Tell all of it."""
         self.join()
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Tell what comes after it has joined."""
         self.renew()
         self.stop_seed()
         self.stop_garden()
@@ -167,8 +171,7 @@ class Story:
         self._row("leader's lease after SIGTERM", "given back", "given back" if not one.leader() else one.leader())
         self._row("requests that garden or seed refused", "none", "; ".join(one.refused()[:3]) or "none")
         self._row("certificates requested in all", "2", str(len(self._requests()) + self._own_requests()))
-        secrets = [what for what in ("PRIVATE KEY", "client-key-data") if what in one.log]
-        self._row("secrets in its log", "none", ", ".join(secrets) or "none")
+        self._row("credentials in log and events", "none", ", ".join(one.credentials_printed()) or "none")
 
     # What is looked at.
 

@@ -86,13 +86,19 @@ def test_interrupted_start_takes_everything_down(environment: dict[str, str], nu
 
 
 def test_down_removes_a_lab_of_another_process(environment: dict[str, str]) -> None:
-    """up, node add, status, node reboot, down: each a process of its own; nothing stays, and names are checked."""
+    """up, node add, status, shell, node reboot, down: each a process of its own; nothing stays, and names are checked."""
     name = f"cli-{os.getpid()}"
 
-    def lab(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "tests.lab", "--name", name, *arguments]
+    def lab(*arguments: str, typed: str = "") -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            command, env=environment, cwd=_REPOSITORY, check=False, capture_output=True, text=True, timeout=120
+            [sys.executable, "-m", "tests.lab", "--name", name, *arguments],
+            env=environment,
+            cwd=_REPOSITORY,
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            input=typed,
         )
 
     try:
@@ -103,6 +109,7 @@ def test_down_removes_a_lab_of_another_process(environment: dict[str, str]) -> N
         assert "exists already" in lab("node", "add", "one").stderr
         assert "no machine 'two'" in lab("node", "reboot", "two").stderr
         assert lab("node", "reboot", "one").returncode == 0
+        assert lab("shell", "one", typed="hostname\n").stdout == "one\n"
         assert "one  10.200.0.11  pid" in lab("status").stdout
     finally:
         assert lab("down").returncode == 0

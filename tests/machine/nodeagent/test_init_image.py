@@ -1,7 +1,6 @@
 """What user data's init script leaves mounted, with a real containerd."""
 
 import io
-import json
 import tarfile
 
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from tests.lab.agent import AgentSource
 from tests.lab.cluster import Lab
 from tests.lab.machine import Machine
-from tests.lab.oci import Entry, Image
+from tests.lab.oci import LAYOUT_MARK, Entry, Image
 from tests.lab.userdata import hand_user_data, run_bootstrap
 from tests.lab.worker_osc import AGENT_UNIT
 
@@ -36,12 +35,8 @@ def prepared(machine: Machine, lab: Lab, agent: AgentSource) -> Machine:
 
 def _archive(image: Image, name: str) -> bytes:
     """Return an image as `ctr images import` reads it."""
-    index = {
-        "schemaVersion": 2,
-        "manifests": [{**image.manifest.descriptor(), "annotations": {"io.containerd.image.name": name}}],
-    }
     files = {f"blobs/sha256/{blob.digest[7:]}": blob.content for blob in (image.manifest, *image.blobs)}
-    files |= {"oci-layout": b'{"imageLayoutVersion": "1.0.0"}', "index.json": json.dumps(index).encode()}
+    files |= {"oci-layout": LAYOUT_MARK, "index.json": image.index({"io.containerd.image.name": name})}
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for path, content in files.items():

@@ -2,12 +2,18 @@
 
 import re
 from functools import partial
+from pathlib import Path
 
 import pytest
 
+from image.build import build
+from onefile.programs import PROGRAMS
 from tests.lab.agent import AgentSource
 from tests.lab.api import wait_for
-from tests.lab.worker_osc import AGENT_BINARY, AGENT_UNIT
+from tests.lab.cluster import Lab
+from tests.lab.oci import Image
+from tests.lab.worker_osc import AGENT_UNIT
+from tests.support.documented import ROOT, blocks
 from tests.support.onefile import restamped
 from tests.support.worker import Worker
 
@@ -69,12 +75,32 @@ def test_kills_leave_one_folder(worker: Worker) -> None:
     worker.wait_applied(worker.publish(worker.base))
 
 
+def documented(document: str) -> str:
+    """Return the block of a document that puts another program in the agent's place."""
+    (found,) = (text for _, text in blocks(ROOT / document, "sh") if text.startswith("install -m 0755"))
+    return found
+
+
 def test_an_update_of_its_own_program_unpacks_the_new_one(worker: Worker, agent: AgentSource) -> None:
-    """Contract 8.1: the file is replaced while the agent runs; after the restart the folder of the old one is gone."""
+    """Contract 8.1: the file is replaced as documented while the agent runs; after the restart the folder of the old one is gone."""
     before = unpacked(worker)
-    for program in (restamped(agent.file(), "v9.9.9"), agent.file()):
-        worker.machine.write(f"{AGENT_BINARY}.new", program, 0o755)
-        worker.machine.run(["mv", f"{AGENT_BINARY}.new", AGENT_BINARY])
-        worker.machine.systemctl("restart", AGENT_UNIT)
+    for document, program in (("README.md", restamped(agent.file(), "v9.9.9")), ("docs/migrate.md", agent.file())):
+        for place in ("build/bin/gardener-node-agent", "gardener-node-agent"):
+            worker.machine.write(f"/root/new/{place}", program, 0o755)
+        worker.machine.run(["sh", "-ec", f"cd /root/new; {documented(document)}"])
         look = partial(settled, worker, before, other=program != agent.file())
         wait_for(look, timeout=20, what="the new program")
+    worker.machine.run(["rm", "-r", "/root/new"])
+
+
+def test_it_comes_out_of_the_image_that_is_built(worker: Worker, agent: AgentSource, lab: Lab, tmp_path: Path) -> None:
+    """Contract 8.1: the image of `make image`, in a registry, as an OSC names it: the agent takes its own program out of it."""
+    registry, program = lab.registry("tls"), PROGRAMS["gardener-node-agent"]
+    built = build(program, tmp_path)
+    reference = registry.push(Image.read_layout(tmp_path / program.name), "gardener/as-built", agent.version())
+    assert reference.endswith(f"@{built.manifest.digest}")
+    osc = worker.base.with_image_file(f"/opt/test/{program.name}", reference, f"/{program.name}")
+    worker.apply(osc, timeout=90)
+    assert worker.differences(osc) == []
+    assert worker.machine.read(f"/opt/test/{program.name}") == agent.file()
+    assert worker.machine.run([f"/opt/test/{program.name}", "--version"]).stdout.startswith(program.name)

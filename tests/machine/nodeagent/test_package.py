@@ -114,3 +114,20 @@ def test_its_unit_can_do_a_node_agents_work(installed: Worker, packages: tuple[P
         machine.path(DROP_IN).unlink()
         machine.systemctl("daemon-reload")
         machine.systemctl("restart", AGENT_UNIT)
+
+
+def test_gardenlets_package(worker: Worker, packages: tuple[Path, Path], tmp_path: Path) -> None:
+    """It runs where there is no Python of ours, knows its example, starts nothing, and purged leaves nothing behind."""
+    machine, name = worker.machine, PROGRAMS["gardenlet"].name
+    assert packages  # built from the one-file programs, as this one
+    apt(machine, build(PROGRAMS[name], tmp_path))
+    assert machine.run([name, "version"]).stdout.startswith("gardenlet v")
+    example = f"/usr/share/doc/{name}/examples/config-example.yaml"
+    assert machine.run([name, "validate", example]).stdout.endswith("valid GardenletConfiguration\n")
+    assert machine.exists(f"/usr/share/man/man8/{name}.8.gz")
+    assert "0 unit files" in machine.run(["systemctl", "list-unit-files", f"{name}*"], check=False).stdout
+    machine.run(["apt-get", "purge", "--yes", name], timeout=120)
+    left = machine.run(
+        ["find", "/usr", "/etc", "/var/lib", "-xdev", "-path", f"*/{name}*", "-not", "-path", "*/dpkg/*"]
+    )
+    assert left.stdout == ""

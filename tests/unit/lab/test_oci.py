@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import tarfile
+from pathlib import Path
 
 import pytest
 
@@ -47,3 +48,17 @@ def test_entries_keep_kind_and_mode() -> None:
     assert members["l"].linkname == "f"
     assert members["p"].isfifo()
     assert image.files == {"/f": hashlib.sha256(b"1").hexdigest()}
+
+
+def test_a_layout_has_the_image_that_was_written(tmp_path: Path) -> None:
+    """Written and read again an image is the same: manifest, blobs, digests of files; what was in the folder before is gone."""
+    (tmp_path / "image").mkdir()
+    (tmp_path / "image/old").touch()
+    image = Image.build(
+        [Entry("a", b"1"), Entry("l", b"a", kind="link")], config={"User": "1"}, created="2026-01-01T00:00:00Z"
+    )
+    image.write_layout(tmp_path / "image", "v1")
+    assert Image.read_layout(tmp_path / "image") == image
+    assert sorted(path.name for path in (tmp_path / "image").iterdir()) == ["blobs", "index.json", "oci-layout"]
+    configuration = json.loads(image.blobs[0].content)
+    assert (configuration["config"], configuration["created"]) == ({"User": "1"}, "2026-01-01T00:00:00Z")

@@ -25,6 +25,7 @@ _PRINTED = {
     "kube-apiserver": "Kubernetes v1.34.4",
     "kube-controller-manager": "Kubernetes v1.34.4",
     "kubelet": "Kubernetes v1.34.4",
+    "kube-scheduler": "Kubernetes v1.34.4",
 }
 
 
@@ -68,6 +69,21 @@ def test_concurrent_runs_build_once(tmp_path: Path) -> None:
         found = list(pool.map(lambda _: find_binaries(environment=environment, build=build), range(4)))
     assert len(builds) == 1
     assert {binaries.kubelet for binaries in found} == {cache_folder(environment) / "kubelet"}
+
+
+def test_what_is_in_the_cache_is_not_built_again(tmp_path: Path) -> None:
+    """A program that became needed later is built alone: the others are there when the build begins, and stay what they were."""
+    environment = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PATH": "/nonexistent"}
+    cache = _programs(cache_folder(environment))
+    (cache / "kube-scheduler").unlink()
+    before = (cache / "etcd").stat().st_ino
+
+    def build(_scratch: Path, out: Path, _say: object) -> None:
+        assert {path.name for path in out.iterdir()} == {*NAMES} - {"kube-scheduler"}
+        (out / "kube-scheduler").touch(mode=0o755)
+
+    assert find_binaries(environment=environment, build=build).scheduler == cache / "kube-scheduler"
+    assert (cache / "etcd").stat().st_ino == before
 
 
 def test_failed_build_leaves_no_cache(tmp_path: Path) -> None:

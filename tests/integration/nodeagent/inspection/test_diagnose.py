@@ -26,7 +26,7 @@ from nodeagent.inspection.examination import Examined, examine
 from nodeagent.inspection.probes import Answer, Answers
 from nodeagent.inspection.status import Certificate
 from nodeagent.paths import Paths
-from systemd.manager import UnitState
+from systemd.states import UnitState
 from tests.lab.pki import Authority
 from tests.unit.nodeagent.test_config import MINIMAL
 
