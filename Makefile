@@ -9,6 +9,8 @@ RUN := $(VENV)/bin/python
 AGENT ?= binary
 KEEP ?=
 NODE ?= worker-1
+WORKERS ?= 2
+PYTEST = $(RUN) -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 SOURCES := $(shell git ls-files 'agents/*.py' 'osc/*.py' 'systemd/*.py' 'nodeagent/*.py' 'gardenlet/*.py' 2>/dev/null)
 BUILDER := $(shell git ls-files packaging/launcher packaging/interpreter packaging/onefile 2>/dev/null)
 PROGRAMS := build/bin/gardener-node-agent build/bin/gardenlet
@@ -91,12 +93,12 @@ format: $(VENV)/.ready ## format and fix what can be fixed
 
 .PHONY: unit
 unit: $(VENV)/.ready ## unit tests only: no network, no root, seconds
-	$(RUN) -m pytest -m "not (integration or machine or e2e or chaos or bench)" $(ARGS)
+	$(PYTEST) -m "not (integration or machine or e2e or chaos or bench)" $(ARGS)
 
 .PHONY: test
 test: $(VENV)/.ready binary ## every level: unit, integration, machines, the demo's scenario, faults
 	@$(RUN) -m tests.lab prepare
-	$(RUN) -m pytest -m "not bench" --cov=agents --cov=osc --cov=systemd --cov=gardenlet --cov-branch --cov-report=term:skip-covered --cov-fail-under=95 $(ARGS)
+	$(PYTEST) -m "not bench" --cov=agents --cov=osc --cov=systemd --cov=gardenlet --cov-branch --cov-report=term:skip-covered --cov-fail-under=95 $(ARGS)
 
 .PHONY: chaos
 chaos: $(VENV)/.ready binary ## kills, power cuts, faults and outages, another sample each run (SEED=n repeats one; ARGS='--only cuts')

@@ -2,27 +2,38 @@
 
 import os
 from collections.abc import Generator
-from pathlib import Path
 
 import pytest
 
 from tests.lab.credentials import found_in_all
 
-LEVELS = ("unit", "integration", "machine", "e2e", "chaos", "bench")
+LEVELS = ("unit", "integration", "e2e", "machine", "chaos", "bench")
+# Folders whose tests share what is dear or single in a checkout: the two stories, and the folder `build`.
+GROUPS = {"e2e": "stories", "integration/packaging": "build", "machine/gardenlet": "build"}
 
 pytest_plugins = ["tests.lab.fixtures"]
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test with the level of its folder, quick levels first; only unit tests have no marker."""
+    """Mark each test with the level of its folder, quick levels first; only unit tests have no marker.
+
+    Of several processes (`-n 2 --dist loadgroup`) each runs whole files or whole groups.
+    """
+
+    def path(item: pytest.Item) -> str:
+        return item.path.relative_to(item.config.rootpath / "tests").as_posix()
 
     def level(item: pytest.Item) -> str:
-        parts = Path(item.path).relative_to(item.config.rootpath / "tests").parts
-        return parts[0] if parts and parts[0] in LEVELS else "unit"
+        name = path(item).split("/")[0]
+        return name if name in LEVELS else "unit"
 
     for item in items:
         if (name := level(item)) != "unit":
             item.add_marker(getattr(pytest.mark, name))
+        if item.get_closest_marker("xdist_group") is None:
+            groups = [group for folder, group in GROUPS.items() if path(item).startswith(f"{folder}/")]
+            item.add_marker(pytest.mark.xdist_group(groups[0] if groups else path(item)))
     items.sort(key=lambda item: LEVELS.index(level(item)))
 
 

@@ -10,8 +10,9 @@ _MOVING = re.compile(
     r"^/(run|tmp)/|^/var/(log|tmp|cache)/|^/var/lib/(containerd|cni|systemd|private)(/|$)"
     r"|^/etc/(resolv\.conf|\.updated|ld\.so\.cache)"
 )
-# What the lab mounts over sysfs, and where containerd unpacks: systemd hears of both in its own time.
-_PASSING = re.compile(r"^(sys-\S*|var-lib-containerd-tmpmounts-\S*)\.mount ")
+# What the lab mounts over sysfs, where containerd unpacks, and credentials of systemd's own services while the machine
+# boots: systemd hears of all these mounts in its own time.
+_PASSING = re.compile(r"^(sys-\S*|var-lib-containerd-tmpmounts-\S*|run-credentials-\S*)\.mount ")
 _SCRIPT = r"""
 cd /
 for top in /etc /opt /var /srv /home /root /boot /mnt; do
