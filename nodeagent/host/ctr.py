@@ -5,6 +5,7 @@ a handful of calls per OperatingSystemConfig; one call of `ctr` takes 10 to 20 m
 """
 
 import re
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -68,11 +69,15 @@ class Ctr:
 
     def __init__(self, settings: CtrSettings | None = None) -> None:
         self._settings = settings or CtrSettings()
+        self._major_versions: dict[object, int] = {}
 
     async def major_version(self) -> int:
-        """Return the client's major version; 1 if it does not say."""
-        found = _MAJOR.search(await _run("--version", command="ctr --version"))
-        return int(found.group(1)) if found else 1
+        """Return the client's major version; 1 if it does not say. A program is asked once, until there is another one."""
+        program = _identity_of_program()
+        if program not in self._major_versions:
+            found = _MAJOR.search(await _run("--version", command="ctr --version"))
+            self._major_versions = {program: int(found.group(1)) if found else 1}
+        return self._major_versions[program]
 
     async def pull(self, image: str, *, label: str | None, deadline: timedelta) -> None:
         """Pull an image for this machine's platform and unpack it; its record gets a label."""
@@ -149,6 +154,18 @@ async def _run(*arguments: str, command: str, deadline: timedelta = _SHORT) -> s
             _FAILED, command=command, problem=problem(completed.text()) or f"exit code {completed.exit_code}"
         )
     return completed.stdout.decode(errors="replace")
+
+
+def _identity_of_program() -> object:
+    """Return what is another thing when another `ctr` is found; None if none is."""
+    found = shutil.which("ctr", path=_environment().get("PATH"))
+    if found is None:
+        return None
+    try:
+        status = Path(found).stat()
+    except OSError:
+        return None
+    return found, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def problem(said: str) -> str:

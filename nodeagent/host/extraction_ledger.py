@@ -19,6 +19,7 @@ from agents.core import files
 from agents.core.errors import AgentError
 from agents.core.logging import get_logger
 from agents.core.threads import run_to_end
+from agents.core.together import both
 from nodeagent.host.ctr import Ctr, CtrError, Lease
 from nodeagent.paths import Paths
 
@@ -44,8 +45,9 @@ class ExtractionLedger:
         Raises:
             AgentError: containerd cannot be asked, or the disk is full.
         """
-        self._known = frozenset(lease.id for lease in await self._ctr.leases())
-        self.unpacked_before = set(await self._ctr.snapshots())
+        leases, snapshots = await both(self._ctr.leases(), self._ctr.snapshots())
+        self._known = frozenset(lease.id for lease in leases)
+        self.unpacked_before = set(snapshots)
         content = json.dumps({"leases": sorted(self._known)}).encode()
         await run_to_end(files.write_atomic, self._paths.extractions, content, mode=0o600)
 

@@ -204,7 +204,10 @@ class CtrImageExtractor:
         nobody would notice. So what was there already is removed and unpacked again, unless somebody stands on it.
         """
         await self._ctr.mount(image, directory)
-        layers, before = _layers(str(directory), await self._ctr.snapshots()), self._ledger.unpacked_before
+        before = self._ledger.unpacked_before
+        if not before:
+            return
+        layers = _layers(str(directory), await self._ctr.snapshots())
         if before.isdisjoint(layers):
             return
         await self._ctr.unmount(directory)

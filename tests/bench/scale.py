@@ -34,12 +34,8 @@ from tests.lab.progress import to_stderr
 SECRET_NAME = "gardener-node-agent-bench"
 OUTPUT = Path(__file__).resolve().parents[2] / "build/bench-scale.json"
 PER_PROCESS = 20
-WINDOW_SECONDS = 60
 GARDENER_WINDOW_SECONDS = 300
 """gardener-resource-manager's default; a measurement of five minutes has room for a shorter one."""
-_ALONE_SECONDS = 20.0
-_SETTLE_SECONDS = 30.0
-_CHANGE_SECONDS = WINDOW_SECONDS + 15.0
 _APPLIED = "checksum/cloud-config-data"
 _DELAY = "node-agent.gardener.cloud/reconciliation-delay"
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -48,6 +44,33 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 def node_name(number: int) -> str:
     """Return the name of a node."""
     return f"bench-{number:04}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much of everything.
+
+    Attributes:
+        agents: how many.
+        seconds: of the measurement, with the change in its middle.
+        window: seconds over which the agents' shares of the delay are spread.
+        settle: seconds in which the API server is looked at alone, and in which the agents' starts are let pass.
+    """
+
+    agents: int = 200
+    seconds: float = 300.0
+    window: float = 60.0
+    settle: float = 30.0
+
+    @property
+    def change(self) -> float:
+        """Seconds from the new OSC until it must be everywhere, and a little more."""
+        return self.window + 15.0
+
+    @property
+    def quiet(self) -> float:
+        """Seconds before the change, and again after it."""
+        return max(10.0, (self.seconds - self.change) / 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +156,10 @@ def publish(plane: ControlPlane, version: int) -> str:
     return checksum
 
 
-def register(plane: ControlPlane, agents: int) -> None:
+def register(plane: ControlPlane, sizes: Sizes) -> None:
     """Create the Nodes, each with its share of the delay window."""
-    for number in range(agents):
-        delay = WINDOW_SECONDS * number / max(1, agents - 1)
+    for number in range(sizes.agents):
+        delay = sizes.window * number / max(1, sizes.agents - 1)
         metadata = {
             "name": node_name(number),
             "labels": {"kubernetes.io/hostname": node_name(number)},
@@ -191,52 +214,51 @@ def used(plane: ControlPlane) -> "Used":
     return Used(time.monotonic(), answered, watches, cpu, int(resident.split()[1]) * 1024 / 1e6)
 
 
-def measure(plane: ControlPlane, agents: int, seconds: float, folder: Path) -> list[Figure]:
+def measure(plane: ControlPlane, sizes: Sizes, folder: Path) -> list[Figure]:
     """Run the fleet and return the figures."""
-    register(plane, agents)
+    register(plane, sizes)
     first = publish(plane, 1)
     begun = used(plane)
-    let_pass(_ALONE_SECONDS)
+    let_pass(sizes.settle)
     alone = used(plane)
     itself = Rate(
         (alone.requests - begun.requests) / (alone.at - begun.at), (alone.cpu - begun.cpu) / (alone.at - begun.at)
     )
-    with fleet(plane, agents, folder):
+    with fleet(plane, sizes.agents, folder):
         started = Observation()
 
         def all_applied() -> bool:
             started.look_at_nodes(plane.admin.list("/api/v1/nodes"), first, 0)
-            return len(started.applied) == agents
+            return len(started.applied) == sizes.agents
 
         wait_for(all_applied, timeout=300, what="all agents to have applied the first OSC", interval=2)
         # Events of so many starts at the same time are not part of a quiet time.
-        let_pass(_SETTLE_SECONDS)
-        to_stderr(f"{agents} agents run; measuring for {seconds:g} s ...")
-        return _Measurement(plane, agents, seconds, alone, itself).figures()
+        let_pass(sizes.settle)
+        to_stderr(f"{sizes.agents} agents run; measuring for {2 * sizes.quiet + sizes.change:g} s ...")
+        return _Measurement(plane, sizes, alone, itself).figures()
 
 
 class _Measurement:
     """A quiet time, a new OSC that spreads over its window, and a quiet time again."""
 
-    def __init__(self, plane: ControlPlane, agents: int, seconds: float, alone: Used, itself: "Rate") -> None:
+    def __init__(self, plane: ControlPlane, sizes: Sizes, alone: Used, itself: "Rate") -> None:
         self._plane = plane
         self._itself = itself
-        self._agents = agents
-        self._seconds = seconds
+        self._agents = sizes.agents
+        self._sizes = sizes
         self._alone = alone
         self._seen = Observation()
         self._own = 0
 
     def figures(self) -> list[Figure]:
         """Watch the fleet, and return what was seen."""
-        quiet = max(10.0, (self._seconds - _CHANGE_SECONDS) / 2)
         marks = [used(self._plane)]
-        self._watch(quiet)
+        self._watch(self._sizes.quiet)
         marks.append(self._mark())
         checksum, published = publish(self._plane, 2), time.monotonic()
-        self._watch(_CHANGE_SECONDS, checksum, published)
+        self._watch(self._sizes.change, checksum, published)
         marks.append(self._mark())
-        self._watch(quiet, checksum, published)
+        self._watch(self._sizes.quiet, checksum, published)
         marks.append(self._mark())
         self._seen.look_at_the_end(datetime.now(UTC))
         return self._measured(marks) + derived(self._agents, *self._rates(marks))
@@ -267,7 +289,7 @@ class _Measurement:
         took, agents = end.at - begun.at, self._agents
         rate, cpu = (end.requests - begun.requests) / took, (end.cpu - begun.cpu) / took
         spread = sorted(self._seen.applied.values())
-        window = f"window {WINDOW_SECONDS} s"
+        window = f"window {self._sizes.window:g} s"
         return [
             Figure("agents", agents, "", "", None, f"for {took:.0f} s, {PER_PROCESS} in a process"),
             Figure("requests per second, all agents", rate, "1/s", "", None, "one OSC change included"),
@@ -278,7 +300,9 @@ class _Measurement:
             ),
             Figure("memory of kube-apiserver", end.resident - self._alone.resident, "MB", "", None, "more than before"),
             Figure("first node with the new OSC", spread[0] if spread else -1, "s", "", None, window),
-            Figure("last node with the new OSC", spread[-1] if spread else -1, "s", "", WINDOW_SECONDS + 10, window),
+            Figure(
+                "last node with the new OSC", spread[-1] if spread else -1, "s", "", self._sizes.window + 10, window
+            ),
             Figure("nodes without it", agents - len(spread), "", "", 0),
             Figure("agents without a heartbeat", agents - len(self._seen.gaps), "", "", 0),
             Figure("longest gap between heartbeats", max(self._seen.gaps.values(), default=-1), "s", "", 25),
@@ -327,15 +351,26 @@ def derived(agents: int, quiet: "Rate", change: "Rate", nodes: int = 5000) -> li
 def main() -> int:
     """Measure; a missed target is no failure."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.scale", description=__doc__)
-    parser.add_argument("--agents", type=int, default=200)
-    parser.add_argument("--seconds", type=float, default=300)
+    sizes = Sizes()
+    parser.add_argument("--agents", type=int, default=sizes.agents, help="(default: %(default)s)")
+    parser.add_argument(
+        "--seconds", type=float, default=sizes.seconds, help="of the measurement (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--window", type=float, default=sizes.window, help="seconds in which a new OSC spreads (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--settle", type=float, default=sizes.settle, help="seconds before the measurement (default: %(default)s)"
+    )
+    parser.add_argument("--output", type=Path, default=OUTPUT, help="where the rows are written (default: %(default)s)")
     options = parser.parse_args()
+    sizes = Sizes(options.agents, options.seconds, options.window, options.settle)
     plane = plain_control_plane(f"scale-{os.getpid()}")
     plane.binaries = find_binaries(say=to_stderr)
     with tempfile.TemporaryDirectory(prefix="bench-scale-") as folder:
         try:
             plane.start()
-            figures = measure(plane, options.agents, options.seconds, Path(folder))
+            figures = measure(plane, sizes, Path(folder))
         except LabError as error:
             print(f"error: {error}", file=sys.stderr)
             return 1
@@ -343,7 +378,7 @@ def main() -> int:
             plane.stop()
             plane.ledger.remove()
     print(render(figures))
-    save(figures, OUTPUT)
+    save(figures, options.output)
     return 0
 
 

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.chaos.campaign import Campaign, Case, Tally, run_campaign
@@ -48,6 +48,7 @@ class Profile:
         pairs: of OSCs.
         outage: seconds.
         moves: whether the API server moves, too.
+        cases: of each campaign, at most.
     """
 
     seconds: float
@@ -59,6 +60,7 @@ class Profile:
     pairs: int
     outage: float
     moves: bool
+    cases: int | None = None
 
 
 SHORT = Profile(1140, 600, 60, 40, 25, every_write=False, pairs=20, outage=120, moves=False)
@@ -101,7 +103,9 @@ def run(profile: Profile, chosen: Sequence[str], kept: Sequence[Case], seed: int
                 to_stderr(f"{name} ...")
                 campaign = factory(world, seed, Path(scratch))
                 deadline = min(end, time.monotonic() + seconds)
-                tally = run_campaign(campaign, kept=kept, deadline=deadline, failures=FAILURES, say=to_stderr)
+                tally = run_campaign(
+                    campaign, kept=kept, deadline=deadline, failures=FAILURES, say=to_stderr, most=profile.cases
+                )
                 to_stderr(tally.line)
                 tallies.append(tally)
     finally:
@@ -137,10 +141,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--full", action="store_true", help="all of it: hours")
     parser.add_argument("--only", action="append", default=[], choices=sorted(campaigns(FULL)), help="some campaigns")
+    parser.add_argument("--cases", type=int, metavar="N", help="of each campaign at most so many, then the next one")
     parser.add_argument("--repeat", type=Path, metavar="FILE", help="one kept case, and nothing else")
     arguments = parser.parse_args()
     seed = chosen_seed()
-    profile = FULL if arguments.full else SHORT
+    profile = replace(FULL if arguments.full else SHORT, cases=arguments.cases)
     kept = [Case.load(path) for path in sorted(REGRESSIONS.glob("*.json"))]
     try:
         if arguments.repeat:

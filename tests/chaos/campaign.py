@@ -5,6 +5,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -91,11 +92,13 @@ class Tally:
         return f"{self.name}: {self.passed} passed, {len(self.failed)} failed in {self.seconds:.0f} s{rest}{notes}"
 
 
-def run_campaign(campaign: Campaign, *, kept: Sequence[Case], deadline: float, failures: Path, say: Say) -> Tally:
-    """Run a campaign: first the cases that failed once, then its own, until the deadline (monotonic seconds)."""
+def run_campaign(
+    campaign: Campaign, *, kept: Sequence[Case], deadline: float, failures: Path, say: Say, most: int | None = None
+) -> Tally:
+    """Run a campaign: first the cases that failed once, then its own, until the deadline (monotonic seconds) or as many as asked for."""
     tally, started, in_a_row = Tally(campaign.name), time.monotonic(), 0
     try:
-        for case in _all_cases(campaign, kept):
+        for case in islice(_all_cases(campaign, kept), most):
             if time.monotonic() > deadline:
                 tally.out_of_time = True
                 break

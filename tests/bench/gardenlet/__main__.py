@@ -42,6 +42,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--repetitions", type=int, default=sizes.repetitions, help="of what is short (default: %(default)s)"
     )
+    parser.add_argument("--output", type=Path, default=OUTPUT, help="where the rows are written (default: %(default)s)")
     return parser.parse_args()
 
 
@@ -72,7 +73,7 @@ def main() -> int:
     finally:
         # Also what was measured before something failed.
         print(render(figures))
-        save(figures, OUTPUT)
+        save(figures, given.output)
     return code
 
 
