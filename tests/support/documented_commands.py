@@ -56,7 +56,7 @@ _STORY = Shown("tests/e2e/test_scenario.py::test_machine_joins_changes_crashes_a
 _TOLD = Shown("tests/lab/watched.py::watch_node", "scenario.run()")
 _SEED = Shown("tests/e2e/test_demo_seed.py::test_every_row_of_the_seeds_story_holds", "seed_story")
 _SEED_TOLD = Shown("tests/lab/watched.py::watch_seed", "story.go_on()")
-_SWEEP = Shown("tests/chaos/nodeagent/test_kill_sweep.py::test_a_kill_at_any_step_converges", "kill_once")
+_SMALL = "tests/e2e/test_measuring.py"
 _APPLY = "tests/machine/nodeagent/test_foreground.py::test_what_the_cluster_wants_is_applied"
 _RESET = Shown("tests/machine/nodeagent/test_reset.py::test_a_machine_is_as_before_and_joins_again", "RESET")
 _GARDENLET = "tests/integration/gardenlet/test_process.py::test_from_a_token_to_heartbeats"
@@ -164,11 +164,20 @@ _TARGETS: dict[str, tuple[Proof, ...]] = {
         Make("-m tests.lab pictures", "-m tests.lab pictures"),
         Shown("tests/e2e/test_dashboards.py::test_pictures_are_drawn_of_the_answers", "graphs("),
     ),
-    "make bench": (Make("-m tests.bench ", "-m tests.bench"),),
-    "make bench-scale": (Make("-m tests.bench.scale", "-m tests.bench.scale"),),
-    "make bench-gardenlet": (Make("-m tests.bench.gardenlet", "-m tests.bench.gardenlet"),),
-    "make chaos": (Make("-m tests.chaos", "-m tests.chaos"), _SWEEP),
-    "make chaos-full": (Make("-m tests.chaos --full", "-m tests.chaos --full"), _SWEEP),
+    "make bench": (Make("-m tests.bench ", "-m tests.bench"), Shown(f"{_SMALL}::test_bench", '"bench"')),
+    "make bench-scale": (
+        Make("-m tests.bench.scale", "-m tests.bench.scale"),
+        Shown(f"{_SMALL}::test_bench_scale", '"bench-scale"'),
+    ),
+    "make bench-gardenlet": (
+        Make("-m tests.bench.gardenlet", "-m tests.bench.gardenlet"),
+        Shown(f"{_SMALL}::test_bench_gardenlet", '"bench-gardenlet"'),
+    ),
+    "make chaos": (Make("-m tests.chaos", "-m tests.chaos"), Shown(f"{_SMALL}::test_chaos", "make(target")),
+    "make chaos-full": (
+        Make("-m tests.chaos --full", "-m tests.chaos --full"),
+        Shown(f"{_SMALL}::test_chaos", "make(target"),
+    ),
     "make kind": (Make("packaging/kind/up.sh"), _KIND),
     "make kind-down": (Make("packaging/kind/down.sh"), _NO_ENGINE),
 }
@@ -186,7 +195,7 @@ _LAB_COMMANDS: dict[str, tuple[Proof, ...]] = {
     "python -m tests.lab status": (Shown(_LAB, '"status"'),),
     "python -m tests.lab down": (Shown(_LAB, '"down"'),),
     "python -m tests.lab demo [--keep] [--agent source]": (_STORY, _TOLD),
-    "python -m tests.chaos --repeat FILE": (Ran("--repeat", {"--repeat FILE": "--help"}),),
+    "python -m tests.chaos --repeat FILE": (Shown(f"{_SMALL}::test_a_kept_case_is_repeated", '"--repeat"'),),
     "python scripts/draw_graphs.py gardener-node-agent --prometheus http://localhost:9090 --ask": (
         Shown("tests/e2e/test_dashboards.py::test_every_query_has_data", '"--ask"'),
     ),
