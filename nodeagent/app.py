@@ -5,7 +5,8 @@ Source: gardener cmd/gardener-node-agent/app/app.go (contract 1.4); architecture
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from random import Random, SystemRandom
@@ -20,7 +21,7 @@ from agents.runtime.cache import Cache, Informer
 from agents.runtime.cluster import Cluster
 from agents.runtime.controller import Environment
 from agents.runtime.health import Checks, InformerSync
-from agents.runtime.manager import STOP_DEADLINE, Manager
+from agents.runtime.manager import STOP_DEADLINE, Manager, to_console
 from agents.runtime.metrics import Metrics
 from agents.runtime.server import health_server, metrics_server
 from agents.runtime.source import ChannelSource
@@ -57,6 +58,21 @@ from systemd.notify import Notifier, ServiceEnvironment
 NAMESPACE = "kube-system"
 
 
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Somebody other than systemd who runs these controllers.
+
+    Attributes:
+        shutdown: by which the owner ends them.
+        say: told why they ended by themselves, in a line for people.
+        abort: called with an exit code when they do not end in time; must not return.
+    """
+
+    shutdown: Shutdown
+    say: Callable[[str], None]
+    abort: Callable[[int], None]
+
+
 async def run(
     config: NodeAgentConfiguration,
     config_path: Path,
@@ -65,7 +81,7 @@ async def run(
     ctr: CtrSettings,
     service: ServiceEnvironment,
     search_path: str,
-    shutdown: Shutdown | None = None,
+    owner: Owner | None = None,
 ) -> int:
     """Run the controllers until something ends the process; returns the exit code.
 
@@ -76,9 +92,9 @@ async def run(
         ctr: how containerd is reached.
         service: what systemd handed over.
         search_path: PATH for containerd's drop-in.
-        shutdown: for somebody else who may end it.
+        owner: who runs this, if that is not systemd.
     """
-    return await _Process(config, config_path, notes, ctr, service, search_path, shutdown or Shutdown()).run()
+    return await _Process(config, config_path, notes, ctr, service, search_path, owner).run()
 
 
 class _Process:
@@ -92,7 +108,7 @@ class _Process:
         ctr: CtrSettings,
         service: ServiceEnvironment,
         search_path: str,
-        shutdown: Shutdown,
+        owner: Owner | None,
     ) -> None:
         self._notes = notes
         self._config = config
@@ -104,7 +120,9 @@ class _Process:
         self._clock: Clock = SystemClock()
         self._server_clock = ServerClock(clock=self._clock, name="shoot")
         self._rng: Random = SystemRandom()
-        self._shutdown = shutdown
+        self._owner = owner
+        self._abort: Callable[[int], None] = os._exit if owner is None else owner.abort
+        self._shutdown = Shutdown() if owner is None else owner.shutdown
         self._metrics = Metrics()
         self._sync = InformerSync(clock=self._clock)
         self._units = SystemdUnitManager()
@@ -142,7 +160,7 @@ class _Process:
             return await self._manager.run()
         finally:
             self._notifier.stopping()
-            _end_soon()
+            _end_soon(self._abort)
             await self._credentials.close()
             await self._units.close()
 
@@ -171,6 +189,8 @@ class _Process:
                 kubelet.run,
                 self._add_controllers,
             ],
+            abort=self._abort,
+            say=to_console if self._owner is None else self._owner.say,
         )
 
     async def _connect(self) -> Cluster:
@@ -255,9 +275,14 @@ class _Process:
             containerd=self._containerd,
             kubelet=self._kubelet,
             shutdown=self._shutdown,
+            restart_self=None if self._owner is None else self._end_for_a_restart,
             clock=self._server_clock,
             paths=self._paths,
         )
+
+    def _end_for_a_restart(self) -> None:
+        """Where systemd would start a service that nobody wants now: whoever runs us is told."""
+        self._shutdown.request("restart of the agent asked for by an annotation of the Node")
 
     def _new_osc_controller(self, resync: ChannelSource) -> OperatingSystemConfigController:
         shoot = self._shoot
@@ -336,9 +361,9 @@ class _Process:
         return self._cluster
 
 
-def _end_soon() -> None:
+def _end_soon(abort: Callable[[int], None]) -> None:
     """End the process even if a thread hangs: the interpreter would wait for it without a limit."""
-    timer = threading.Timer(STOP_DEADLINE.total_seconds(), os._exit, args=(1,))
+    timer = threading.Timer(STOP_DEADLINE.total_seconds(), abort, args=(1,))
     timer.daemon = True
     timer.start()
 

@@ -6,6 +6,7 @@ that fails is tried again as always; when the next try is further away than `PAT
 """
 
 import asyncio
+import os
 import shutil
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from typing import Annotated, Literal, TextIO
 from pydantic import Field
 
 from agents.core.clock import Clock
-from agents.core.errors import TerminalError
+from agents.core.errors import AgentError, TerminalError
 from agents.core.shutdown import Shutdown
 from agents.inspection.document import document
 from agents.inspection.output import Style, printable
@@ -24,7 +25,7 @@ from nodeagent.inspection import state
 from nodeagent.inspection.state import Board, State
 from nodeagent.inspection.status import PHASES, Left, describe_left, left_of
 from nodeagent.paths import Paths
-from systemd.manager import SystemdUnitManager
+from systemd.manager import UnitManager
 
 Outcome = Literal["applied", "failed", "inProgress"]
 
@@ -67,6 +68,8 @@ class Applied:
 class Progress:
     """Shows each step: on a terminal in one line that changes, elsewhere as lines of their own.
 
+    Nobody needs to look on: what cannot be shown, because the reader of a pipe has gone, ends nothing.
+
     Attributes:
         stream: for progress, beside the result.
         quiet: whether the log is shown instead.
@@ -84,16 +87,21 @@ class Progress:
         self._shown = text
         if self.stream.isatty():
             width = shutil.get_terminal_size().columns - 1
-            self.stream.write(f"\r\x1b[K{text[:width]}")
+            self._write(f"\r\x1b[K{text[:width]}")
         else:
-            self.stream.write(f"{text}\n")
-        self.stream.flush()
+            self._write(f"{text}\n")
 
     def close(self) -> None:
         """Leave the line."""
         if self._shown and self.stream.isatty():
-            self.stream.write("\r\x1b[K")
+            self._write("\r\x1b[K")
+
+    def _write(self, text: str) -> None:
+        try:
+            self.stream.write(text)
             self.stream.flush()
+        except OSError:
+            self.quiet = True
 
 
 @dataclass(slots=True)
@@ -129,12 +137,17 @@ class Follower:
         left = _left(found)
         return _words(board, left), self._judge(board, len(left))
 
-    async def give_up(self, reason: str) -> Applied:
+    def give_up(self, reason: str, outcome: Outcome = "inProgress") -> Applied:
         """Return the result of somebody who waits no longer."""
-        found = await asyncio.to_thread(self._read)
-        board, left = found.board or Board(), _left(found)
-        again = f"; {PHASES['restarting']}: run the command again" if board.phase == "restarting" else ""
-        return self._result("inProgress", board, len(left), f"{reason}{again}")
+        found = self._read()
+        # What an agent before us said of itself is no reason of ours.
+        board = found.board if found.board is not None and found.board_written != self._before else Board()
+        hint = ""
+        if board.phase == "restarting":
+            hint = f"; {PHASES['restarting']}: run the command again"
+        elif outcome == "inProgress" and board.phase in ("", "starting"):
+            hint = f"; {PHASES['starting']}, and 'gardener-node-agent diagnose' finds out what it waits for"
+        return self._result(outcome, board, len(_left(found)), f"{reason}{hint}")
 
     def _judge(self, board: Board, left: int) -> Applied | None:
         if board.phase == _FINISHED and not left and not board.items:
@@ -155,67 +168,116 @@ class Follower:
         )
 
 
-Run = Callable[[Shutdown], Awaitable[int]]
+@dataclass(slots=True)
+class Owner:
+    """Owns the agent of this process, see `nodeagent.app.Owner`.
+
+    Attributes:
+        follower: looks at what the agent writes down.
+        report: prints a result.
+        end_process: ends the process at once, with an exit code.
+        shutdown: ends the agent.
+        errors: with which it ended by itself.
+        result: once it is known.
+    """
+
+    follower: Follower
+    report: Callable[[Applied], None]
+    end_process: Callable[[int], None] = os._exit
+    shutdown: Shutdown = field(default_factory=Shutdown)
+    errors: list[str] = field(default_factory=list)
+    result: Applied | None = None
+    _reported: bool = False
+
+    def say(self, line: str) -> None:
+        """Keep an error for the result."""
+        self.errors.append(line.removeprefix("error: "))
+
+    def abort(self, code: int) -> None:
+        """End the process although something of the agent still runs; what is known by now is the result."""
+        self.end_process(self.finish(self.result or self.ended(code)))
+
+    def finish(self, found: Applied) -> int:
+        """Print the result, unless that was done; returns the exit code."""
+        if not self._reported:
+            self._reported = True
+            self.report(found)
+        return EXIT_CODES[found.outcome]
+
+    def ended(self, code: int) -> Applied:
+        """Return the result of an agent that ended, with a code, before there was one."""
+        if self.errors:
+            return self.follower.give_up(f"the agent ended with an error: {'; '.join(self.errors)}", "failed")
+        if self.shutdown.requested is None:
+            return self.follower.give_up(f"the agent ended with code {code}", "failed")
+        return self.follower.give_up(f"stopped: {self.shutdown.requested}")
+
+
+Run = Callable[[Owner], Awaitable[int]]
 """Runs the agent until it is asked to stop; returns its exit code."""
 
 
-async def apply_once(run: Run, follower: Follower, progress: Progress, *, timeout: timedelta) -> Applied:
+async def apply_once(run: Run, owner: Owner, progress: Progress, *, timeout: timedelta) -> Applied:
     """Run the agent until there is a result.
 
     Args:
         run: the agent.
-        follower: looks at what it writes down.
-        progress: shows that.
+        owner: of it.
+        progress: shows what it is doing.
         timeout: after which it is stopped, wherever it is.
+
+    Raises:
+        AgentError: the agent cannot be started.
     """
-    shutdown, seen = Shutdown(), _Seen()
     try:
         async with asyncio.TaskGroup() as group:
-            follow = group.create_task(_follow(follower, progress, shutdown, seen, timeout), name="progress")
-            code = await run(shutdown)
+            follow = group.create_task(_follow(owner, progress, timeout), name="progress")
+            try:
+                code = await run(owner)
+            except AgentError as error:
+                # Not out of the group, which would wrap it.
+                owner.say(str(error))
+                code = 1
             follow.cancel()
     finally:
         progress.close()
-    if seen.result is not None:
-        return seen.result
-    reason = "the agent ended with an error" if code else f"stopped: {shutdown.requested}"
-    return await follower.give_up(reason)
+    if owner.result is None:
+        owner.result = await asyncio.to_thread(owner.ended, code)
+    return owner.result
 
 
-@dataclass(slots=True)
-class _Seen:
-    result: Applied | None = None
-
-
-async def _follow(follower: Follower, progress: Progress, shutdown: Shutdown, seen: _Seen, timeout: timedelta) -> None:
+async def _follow(owner: Owner, progress: Progress, timeout: timedelta) -> None:
     try:
         async with asyncio.timeout(timeout.total_seconds()):
             while True:
-                step, result = await follower.look()
+                step, result = await owner.follower.look()
                 progress.show(step)
                 if result is not None:
                     break
                 await asyncio.sleep(POLL.total_seconds())
     except TimeoutError:
-        result = await follower.give_up(f"not done after {timeout.total_seconds():g} s")
-    seen.result = result
-    shutdown.request(f"apply --once: {result.outcome}")
+        result = await asyncio.to_thread(owner.follower.give_up, f"not done after {timeout.total_seconds():g} s")
+    owner.result = result
+    owner.shutdown.request(f"apply --once: {result.outcome}")
 
 
-async def refuse_beside_service(units: SystemdUnitManager) -> None:
-    """Make sure that no agent runs as a service.
+async def environment_of_service(units: UnitManager) -> dict[str, str]:
+    """Return the environment that the service would have: what the operator's shell has is not the agent's.
+
+    Another KUBECONFIG leads elsewhere, another PATH restarts containerd, another namespace of containerd is the kubelet's.
 
     Raises:
-        AgentRuns: one does.
+        AgentRuns: the service runs; two agents are too many.
         AgentError: systemd cannot tell.
     """
     found = await units.unit(AGENT_UNIT)
-    if found is not None and found.active_state in _RUNNING:
+    if found.active_state in _RUNNING:
         raise AgentRuns(
             "the agent runs as a service and applies everything itself; 'gardener-node-agent status --wait' follows it",
             unit=AGENT_UNIT,
             state=found.active_state,
         )
+    return await units.environment(AGENT_UNIT)
 
 
 def lines(found: Applied, style: Style) -> list[str]:

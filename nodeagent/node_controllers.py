@@ -4,6 +4,7 @@ Source: gardener pkg/nodeagent/controller/add.go (contract 7.2, 7.5 to 7.8). All
 each begins when it appears.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -49,6 +50,7 @@ class NodeParts:
         containerd: the container runtime.
         kubelet: the kubelet.
         shutdown: ends the process.
+        restart_self: restarts it, where that is not done by restarting its unit.
         clock: time.
         paths: of this machine.
     """
@@ -65,6 +67,7 @@ class NodeParts:
     containerd: Containerd
     kubelet: Kubelet
     shutdown: Shutdown
+    restart_self: Callable[[], None] | None
     clock: Clock
     paths: Paths
 
@@ -80,6 +83,7 @@ def new_controllers(parts: NodeParts) -> list[Controller]:
             in_use=parts.in_use,
             events=_events(parts, node.CONTROLLER),
             state=parts.paths.requested_restarts,
+            restart_self=parts.restart_self,
         ),
         secretnamechange.new_controller(
             client=parts.client,

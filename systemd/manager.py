@@ -86,6 +86,10 @@ class UnitManager(Protocol):
         """Return the state of a unit."""
         ...
 
+    async def environment(self, name: str) -> dict[str, str]:
+        """Return the environment that systemd gives a service, without what comes out of files."""
+        ...
+
     async def list_units(self) -> list[UnitState]:
         """Return all loaded units, without the fields that only `unit` fills."""
         ...
@@ -249,6 +253,17 @@ class SystemdUnitManager:
         """Return the timers, sockets and paths that start a unit."""
         check_name(name)
         return [str(unit) for unit in sequence(await self._property(name, _UNIT, "TriggeredBy"))]
+
+    async def environment(self, name: str) -> dict[str, str]:
+        """Return the environment that systemd gives a service: its own for all, and what the unit adds; without files of variables."""
+        check_name(name)
+        get = Method(_DESTINATION, _MANAGER_PATH, _PROPERTIES, "Get", "ss")
+        (general,) = await self._bus.call(get, _MANAGER, "Environment")
+        found = [plain(general)]
+        if (await self.unit(name)).load_state == "loaded":
+            found.append(await self._property(name, _SERVICE, "Environment"))
+        entries = (str(entry).partition("=") for one in found for entry in sequence(one))
+        return {key: value for key, _, value in entries}
 
     async def service_type(self, name: str) -> str:
         """Return a service's type, for example `oneshot`; only units that end in `.service` have one."""

@@ -119,10 +119,13 @@ def read_mounted(path: Path) -> bytes | None:
 
 def _content(descriptor: int, path: Path) -> bytes:
     """Return the content of an open file and close it."""
-    with open(descriptor, "rb") as file:
+    try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise NotRegularFile("not a regular file", path)
-        return file.read()
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(descriptor)
 
 
 def remove(path: Path) -> bool:

@@ -45,6 +45,11 @@ End = Callable[[], None]
 """Ends a part of a running process; safe to repeat."""
 
 
+def to_console(line: str) -> None:
+    """Say something where an operator looks when a machine does not come up (contract 1.7)."""
+    print(line, flush=True)  # noqa: T201
+
+
 @dataclass(eq=False, slots=True)
 class _Part:
     """Something that runs after the startup steps."""
@@ -72,6 +77,7 @@ class Manager:
         controllers: those that are known from the start; see `add_controller`.
         stop_deadline: for everything, from the first reason to stop.
         abort: ends the process at once with a code.
+        say: told each error that stops it, in a line for people.
     """
 
     def __init__(
@@ -87,6 +93,7 @@ class Manager:
         controllers: Sequence[Controller] = (),
         stop_deadline: timedelta = STOP_DEADLINE,
         abort: Callable[[int], None] = os._exit,
+        say: Callable[[str], None] = to_console,
     ) -> None:
         self._environment = environment
         self._shutdown = shutdown
@@ -99,6 +106,7 @@ class Manager:
         self._parts: list[_Part] = []
         self._stop_deadline = stop_deadline
         self._abort = abort
+        self._say = say
         self._signals = 0
         self._group: asyncio.TaskGroup | None = None
         self._watchdog: asyncio.TimerHandle | None = None
@@ -159,7 +167,7 @@ class Manager:
                 outer.create_task(self._watch_shutdown())
                 await self._guard("parts", self._run_parts)
         except BaseExceptionGroup as group:
-            return _exit_code(group) or int(self._shutdown.failed)
+            return self._exit_code(group) or int(self._shutdown.failed)
         finally:
             if self._watchdog is not None:
                 self._watchdog.cancel()
@@ -229,18 +237,16 @@ class Manager:
         log.error("Stop took too long, abandoning what still runs")
         self._abort(1)
 
-
-def _exit_code(group: BaseExceptionGroup[BaseException]) -> int:
-    """Return 0 if all that happened is a request to stop; log everything else."""
-    errors = group.split(_StopRequested)[1]
-    if errors is None:
-        return 0
-    for error in _leaves(errors):
-        known = isinstance(error, AgentError)
-        log.error("Stopped by an error", error=error, exc_info=None if known else error)
-        # The console is where an operator looks when a machine does not come up (contract 1.7).
-        print(f"error: {error}", flush=True)  # noqa: T201
-    return 1
+    def _exit_code(self, group: BaseExceptionGroup[BaseException]) -> int:
+        """Return 0 if all that happened is a request to stop; log everything else."""
+        errors = group.split(_StopRequested)[1]
+        if errors is None:
+            return 0
+        for error in _leaves(errors):
+            known = isinstance(error, AgentError)
+            log.error("Stopped by an error", error=error, exc_info=None if known else error)
+            self._say(f"error: {error}")
+        return 1
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:

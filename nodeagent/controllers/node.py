@@ -7,7 +7,7 @@ Source: gardener pkg/nodeagent/controller/node/reconciler.go (contract 7.2).
 
 import asyncio
 import hashlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from agents.core import files
@@ -108,6 +108,7 @@ class NodeReconciler:
         in_use: UnitsInUse,
         events: NodeEvents,
         requested: RequestedRestarts,
+        restart_self: Callable[[], None] | None,
     ) -> None:
         self._client = client
         self._nodes = nodes
@@ -115,6 +116,7 @@ class NodeReconciler:
         self._in_use = in_use
         self._events = events
         self._requested = requested
+        self._restart_self = restart_self
 
     async def reconcile(self, request: Request) -> Result:
         """Restart what is listed and was not restarted yet, take the annotation away, restart ourselves if listed."""
@@ -143,7 +145,10 @@ class NodeReconciler:
         await asyncio.to_thread(self._requested.forget)
         if OWN_UNIT in units:
             await self._events.flush()
-            await self._restart(OWN_UNIT)
+            if self._restart_self is None:
+                await self._restart(OWN_UNIT)
+            else:
+                self._restart_self()
         return Result()
 
     async def _restart(self, unit: str) -> None:
@@ -181,10 +186,28 @@ def new_controller(
     in_use: UnitsInUse,
     events: NodeEvents,
     state: Path,
+    restart_self: Callable[[], None] | None = None,
 ) -> Controller:
-    """Build the controller; `state` is the file that remembers what was restarted."""
+    """Build the controller.
+
+    Args:
+        client: the API server.
+        nodes: Nodes.
+        identity: which of them is ours.
+        units: systemd.
+        in_use: told which units are being restarted.
+        events: about what was done.
+        state: the file that remembers what was restarted.
+        restart_self: instead of a restart of our own unit, where this process is not the unit's.
+    """
     reconciler = NodeReconciler(
-        client=client, nodes=nodes, units=units, in_use=in_use, events=events, requested=RequestedRestarts(state)
+        client=client,
+        nodes=nodes,
+        units=units,
+        in_use=in_use,
+        events=events,
+        requested=RequestedRestarts(state),
+        restart_self=restart_self,
     )
     changed = any_of(created, annotation_changed(ANNOTATION))
     return Controller(

@@ -45,7 +45,7 @@ class ExtractionLedger:
         Raises:
             AgentError: containerd cannot be asked, or the disk is full.
         """
-        leases, snapshots = await both(self._ctr.leases(), self._ctr.snapshots())
+        leases, snapshots = await both(self._ctr.leases, self._ctr.snapshots)
         self._known = frozenset(lease.id for lease in leases)
         self.unpacked_before = set(snapshots)
         content = json.dumps({"leases": sorted(self._known)}).encode()

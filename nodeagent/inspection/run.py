@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import os
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -118,43 +119,50 @@ def _plan(arguments: argparse.Namespace, environment: Mapping[str, str], paths: 
     return 0
 
 
-def _apply(arguments: argparse.Namespace, environment: Mapping[str, str], paths: Paths, output: Output) -> int:
+def _apply(arguments: argparse.Namespace, _environment: Mapping[str, str], paths: Paths, output: Output) -> int:
     from agents.core import logging
-    from agents.core.shutdown import Shutdown
     from nodeagent import app, foreground
     from nodeagent.cli import Options, load_config
     from nodeagent.host.ctr import CtrSettings
-    from nodeagent.inspection import planning, state
     from systemd.manager import SystemdUnitManager
     from systemd.notify import ServiceEnvironment
 
     directory, clock = config_dir(arguments, paths), SystemClock()
-    # What the operator's shell has is not the service's: its KUBECONFIG may lead elsewhere, its PATH would restart containerd.
-    own = {name: value for name, value in environment.items() if name != "KUBECONFIG"}
-    search_path = planning.search_path(state.read(paths, directory), environment)
-    path, loaded, notes = load_config(Options("run", directory), own, paths)
-    if arguments.verbose:
-        logging.configure(loaded.log_level, loaded.log_format)  # type: ignore[arg-type]  # validated
 
-    async def run(shutdown: Shutdown) -> int:
-        ctr, service = CtrSettings.from_environment(environment), ServiceEnvironment.of(environment)
-        return await app.run(
-            loaded, path, notes=notes, ctr=ctr, service=service, search_path=search_path, shutdown=shutdown
-        )
-
-    async def apply() -> foreground.Applied:
+    async def take_the_services_place() -> dict[str, str]:
         units = SystemdUnitManager()
         try:
-            await foreground.refuse_beside_service(units)
+            return await foreground.environment_of_service(units)
         finally:
             await units.close()
-        follower = foreground.Follower(paths, directory, clock)
-        progress = foreground.Progress(output.errors, quiet=arguments.verbose)
-        return await foreground.apply_once(run, follower, progress, timeout=timedelta(seconds=arguments.timeout))
 
-    found = asyncio.run(apply())
-    output.document(found, foreground.lines)
-    return foreground.EXIT_CODES[found.outcome]
+    async def apply() -> int:
+        service = await take_the_services_place()
+        # For what is started by us as well.
+        os.environ.clear()
+        os.environ.update(service)
+        path, loaded, notes = load_config(Options("run", directory), service, paths)
+        if arguments.verbose:
+            logging.configure(loaded.log_level, loaded.log_format)  # type: ignore[arg-type]  # validated
+
+        async def run(owner: foreground.Owner) -> int:
+            return await app.run(
+                loaded,
+                path,
+                notes=notes,
+                ctr=CtrSettings.from_environment(service),
+                service=ServiceEnvironment.of(service),
+                search_path=service.get("PATH", ""),
+                owner=app.Owner(owner.shutdown, owner.say, owner.abort),
+            )
+
+        follower = foreground.Follower(paths, directory, clock)
+        owner = foreground.Owner(follower, lambda found: output.document(found, foreground.lines))
+        progress = foreground.Progress(output.errors, quiet=arguments.verbose)
+        timeout = timedelta(seconds=arguments.timeout)
+        return owner.finish(await foreground.apply_once(run, owner, progress, timeout=timeout))
+
+    return asyncio.run(apply())
 
 
 def _diagnose(arguments: argparse.Namespace, environment: Mapping[str, str], paths: Paths, output: Output) -> int:

@@ -22,6 +22,7 @@ from tests.lab import pki
 from tests.lab.api import Api, Credentials, wait_for
 from tests.lab.binaries import Binaries, find_binaries
 from tests.lab.errors import LabError
+from tests.lab.host_limits import raise_limits
 from tests.lab.processes import LabProcess, clean_environment, find, spawn
 from tests.lab.state import Ledger
 
@@ -298,6 +299,7 @@ class ControlPlane:
     def prepare(self) -> None:
         """Make keys, certificates and configuration files, unless they exist."""
         self.ledger.create()
+        raise_limits(self.ledger)
         self.pki_folder.mkdir(parents=True, exist_ok=True)
         if (self.pki_folder / "ca.crt").exists():
             return

@@ -17,7 +17,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from tests.lab.errors import LabError
 from tests.lab.progress import to_stderr
 
 _KILL_DEADLINE_SECONDS = 30.0
+SYSCTL = "sysctl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +166,23 @@ class Ledger:
             for entry in entries:
                 if entry["kind"] == kind:
                     _UNDO[kind](entry)
+        for entry in entries:
+            if entry["kind"] == SYSCTL:
+                self._put_back(entry)
         if owner is not None:
             self._drop(owner)
+
+    def _put_back(self, entry: dict[str, Any]) -> None:
+        """Give the kernel's setting its value from before the first lab, unless another lab still needs ours."""
+        with locked("limits", root=self.directory.parent, timeout=60):
+            # Under the lock: of two labs that end at the same time, the second one is to see that it is the last.
+            self._keep(lambda kept: kept != entry)
+            if any(
+                other["path"] == entry["path"] for lab in labs(self.directory.parent) for other in lab.entries(SYSCTL)
+            ):
+                return
+            with contextlib.suppress(PermissionError):
+                Path(entry["path"]).write_text(f"{entry['before']}\n", encoding="ascii")
 
     def remove(self) -> None:
         """Undo everything and delete the folder."""
@@ -174,10 +190,18 @@ class Ledger:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _drop(self, owner: str) -> None:
-        kept = [e for e in self.entries() if e.get("owner") != owner]
+        self._keep(lambda entry: entry.get("owner") != owner)
+
+    def _keep(self, wanted: Callable[[dict[str, Any]], bool]) -> None:
+        kept = [entry for entry in self.entries() if wanted(entry)]
         temporary = self.path.with_suffix(".tmp")
         temporary.write_text("".join(json.dumps(e) + "\n" for e in kept), encoding="utf-8")
         temporary.rename(self.path)
+
+
+def labs(root: Path) -> list[Ledger]:
+    """Return the ledgers of all labs."""
+    return [Ledger(path.parent.name, root=root) for path in sorted(root.glob("*/ledger.jsonl"))]
 
 
 def mounted(path: Path) -> bool:

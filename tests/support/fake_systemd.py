@@ -10,6 +10,7 @@ does not exist, and a gate: `/bin/sh -c "until [ -e /run/gate-NAME ]; do sleep 0
 import asyncio
 import configparser
 import re
+import shlex
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ DESTINATION = "org.freedesktop.systemd1"
 MANAGER_PATH = "/org/freedesktop/systemd1"
 MANAGER = "org.freedesktop.systemd1.Manager"
 UNIT_DIRECTORY = "etc/systemd/system"
+ENVIRONMENT = ("LANG=C.UTF-8", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
 _GATE = re.compile(r'/bin/sh -c "until \[ -e /run/gate-(\w+) \]; do sleep 0\.05; done; exit (\d+)"')
 _NAME = re.compile(r"^[\w:.\\@-]+\.(service|target|timer|path|socket|mount|slice)$")
 
@@ -256,6 +258,8 @@ class FakeSystemd:
                 for name in names:
                     self._disable(str(name))
                 return "a(sss)", [[]], None
+            case "Get", [str(interface), "Environment"] if interface == MANAGER:
+                return "v", [Variant("as", list(ENVIRONMENT))], None
             case (("GetAll" | "Get"), [str(interface), *rest]):
                 name = re.sub("_([0-9a-f]{2})", lambda found: chr(int(found[1], 16)), str(call.path).rpartition("/")[2])
                 found = self._properties(self._load(name), interface)
@@ -278,7 +282,11 @@ class FakeSystemd:
             return _unit_properties(unit)
         if not unit.name.endswith(".service"):
             raise Refused("org.freedesktop.DBus.Error.UnknownInterface", f"Unknown interface {interface}.")
-        return {"Result": Variant("s", unit.result), "Type": Variant("s", unit.get("Service", "Type", "simple"))}
+        return {
+            "Result": Variant("s", unit.result),
+            "Type": Variant("s", unit.get("Service", "Type", "simple")),
+            "Environment": Variant("as", shlex.split(unit.get("Service", "Environment"))),
+        }
 
     def _send(self, peer: asyncio.StreamWriter, message: Message) -> None:
         self._serial += 1

@@ -110,6 +110,17 @@ class SystemdBehaviour:
             assert report.outcome is JobOutcome.DONE
             assert (await manager.unit("plain.service")).active_state == "inactive"
 
+    async def test_the_environment_of_a_service(self, host: Host) -> None:
+        """What systemd has for all services, and on top what the unit says; one that does not exist adds nothing."""
+        unit = SIMPLE.replace("[Install]", 'Environment=PATH=/opt/own "ONE=with blank"\n[Install]')
+        host.write_unit("surrounded.service", unit)
+        async with connected(host) as manager:
+            await manager.reload()
+            general = await manager.environment("no-such.service")
+            assert general["PATH"].startswith("/")
+            own = {"PATH": "/opt/own", "ONE": "with blank"}
+            assert await manager.environment("surrounded.service") == {**general, **own}
+
     async def test_enable_creates_links_and_disable_removes_them(self, host: Host) -> None:
         """Contract 6.7: enable and disable work on unit files, several in one call; a file without [Install] is fine."""
         host.write_unit("linked.service", SIMPLE)

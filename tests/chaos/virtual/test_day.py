@@ -115,6 +115,7 @@ class Day:
             containerd=cast("Containerd", self.runtime),
             kubelet=cast("Kubelet", self.runtime),
             shutdown=node.shutdown,
+            restart_self=None,
             clock=node.clock,
             paths=node.paths,
         )

@@ -6,12 +6,26 @@ import os
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from agents.core import files
-from agents.core.shutdown import Shutdown
-from nodeagent.foreground import Applied, Follower, Progress, apply_once
+from agents.core.errors import FatalError
+from nodeagent.foreground import (
+    AGENT_UNIT,
+    AgentRuns,
+    Applied,
+    Follower,
+    Owner,
+    Progress,
+    Run,
+    apply_once,
+    environment_of_service,
+)
 from nodeagent.paths import Paths
 from nodeagent.status import StatusBoard
 from tests.support.clock import FakeClock
+from tests.support.fake_systemd import ENVIRONMENT, FakeSystemd
+from tests.support.systemd_behaviour import SIMPLE, connected
 
 
 class Terminal(io.StringIO):
@@ -60,15 +74,21 @@ def follower_at(paths: Paths, clock: FakeClock) -> Follower:
     return Follower(paths, paths.base, clock)
 
 
+async def apply(agent: Run, follower: Follower, *, seconds: float = 60.0) -> Applied:
+    """Run an agent until there is a result."""
+    owner = Owner(follower, report=lambda _: None)
+    return await apply_once(agent, owner, Progress(io.StringIO()), timeout=timedelta(seconds=seconds))
+
+
 async def run(follower: Follower, board: StatusBoard, *, seconds: float = 60.0, phase: str, checksum: str) -> Applied:
     """Follow an agent that says one thing of itself, and stays until it is asked to stop."""
 
-    async def agent(shutdown: Shutdown) -> int:
+    async def agent(owner: Owner) -> int:
         await board.phase(phase, checksum=checksum)
-        await shutdown.wait()
+        await owner.shutdown.wait()
         return 0
 
-    return await apply_once(agent, follower, Progress(io.StringIO()), timeout=timedelta(seconds=seconds))
+    return await apply(agent, follower, seconds=seconds)
 
 
 async def test_what_was_said_before_counts_no_more(tmp_path: Path, clock: FakeClock) -> None:
@@ -102,10 +122,10 @@ async def test_the_time_is_over(tmp_path: Path, clock: FakeClock) -> None:
     paths = paths_at(tmp_path)
     follower, board = follower_at(paths, clock), StatusBoard(path=paths.status, clock=clock, version="v1.150.0")
 
-    async def agent(shutdown: Shutdown) -> int:
+    async def agent(owner: Owner) -> int:
         async with asyncio.TaskGroup() as group:
             failing = group.create_task(fail())
-            await shutdown.wait()
+            await owner.shutdown.wait()
             failing.cancel()
         return 0
 
@@ -116,30 +136,101 @@ async def test_the_time_is_over(tmp_path: Path, clock: FakeClock) -> None:
             await asyncio.sleep(1)
 
     started = clock.monotonic()
-    found = await apply_once(agent, follower, Progress(io.StringIO()), timeout=timedelta(seconds=30))
+    found = await apply(agent, follower, seconds=30)
     assert (found.outcome, found.reason) == ("inProgress", "not done after 30 s")
     assert found.failing[0].attempt > 20
     assert 29.9 < clock.monotonic() - started < 35
 
 
 async def test_the_agent_ends_by_itself(tmp_path: Path, clock: FakeClock) -> None:
-    """Its own unit changed: in progress, and what to do; an error: said so."""
+    """Its own unit changed: in progress, and what to do. An error: failed, with the error, which nobody repeats for ever."""
     paths = paths_at(tmp_path)
     board = StatusBoard(path=paths.status, clock=clock, version="v1.150.0")
 
-    async def restarts(shutdown: Shutdown) -> int:
+    async def restarts(owner: Owner) -> int:
         await board.phase("restarting", checksum="new")
-        shutdown.request("own unit or one of its files changed")
+        owner.shutdown.request("own unit or one of its files changed")
         return 0
 
-    async def breaks(_shutdown: Shutdown) -> int:
+    async def breaks(owner: Owner) -> int:
+        owner.say("error: port cannot be used (port=2751)")
         return 1
 
-    found = await apply_once(
-        restarts, follower_at(paths, clock), Progress(io.StringIO()), timeout=timedelta(seconds=30)
-    )
+    async def cannot_start(_owner: Owner) -> int:
+        raise FatalError("machine name is missing")
+
+    found = await apply(restarts, follower_at(paths, clock))
     assert found.outcome == "inProgress"
     assert "own unit or one of its files changed" in found.reason
     assert "run the command again" in found.reason
-    found = await apply_once(breaks, follower_at(paths, clock), Progress(io.StringIO()), timeout=timedelta(seconds=30))
-    assert (found.outcome, found.reason.split(";")[0]) == ("inProgress", "the agent ended with an error")
+    found = await apply(breaks, follower_at(paths, clock))
+    assert (found.outcome, found.reason) == (
+        "failed",
+        "the agent ended with an error: port cannot be used (port=2751)",
+    )
+    found = await apply(cannot_start, follower_at(paths, clock))
+    assert (found.outcome, found.reason) == ("failed", "the agent ended with an error: machine name is missing")
+
+
+async def test_an_agent_that_cannot_begin(tmp_path: Path, clock: FakeClock) -> None:
+    """It says nothing of itself until the timeout, because the API server is away or the Secret is not there: the next step is named."""
+
+    async def waits(owner: Owner) -> int:
+        await owner.shutdown.wait()
+        return 0
+
+    found = await apply(waits, follower_at(paths_at(tmp_path), clock), seconds=30)
+    assert found.outcome == "inProgress"
+    assert found.reason.startswith("not done after 30 s; the agent is starting")
+    assert "gardener-node-agent diagnose" in found.reason
+
+
+class Closed(io.StringIO):
+    """A pipe whose reader has gone."""
+
+    def write(self, _text: str) -> int:
+        """Fail as a pipe does."""
+        raise BrokenPipeError
+
+
+async def test_nobody_looks_on(tmp_path: Path, clock: FakeClock) -> None:
+    """A pipe for progress that breaks ends nothing: the agent goes on until it is asked to stop."""
+    paths = paths_at(tmp_path)
+    board, ended = StatusBoard(path=paths.status, clock=clock, version="v1.150.0"), []
+
+    async def agent(owner: Owner) -> int:
+        await asyncio.sleep(1)
+        await board.phase("applied", checksum="new")
+        ended.append(await owner.shutdown.wait())
+        return 0
+
+    owner = Owner(follower_at(paths, clock), report=lambda _: None)
+    found = await apply_once(agent, owner, Progress(Closed()), timeout=timedelta(seconds=60))
+    assert (found.outcome, ended) == ("applied", ["apply --once: applied"])
+
+
+async def test_what_does_not_end_in_time(tmp_path: Path, clock: FakeClock) -> None:
+    """Of an agent that is abandoned the result is printed as well, once, and the exit code is that of the result."""
+    printed: list[Applied] = []
+    codes: list[int] = []
+    owner = Owner(follower_at(paths_at(tmp_path), clock), report=printed.append, end_process=codes.append)
+    owner.shutdown.request("signal SIGINT")
+    owner.abort(1)
+    owner.abort(1)
+    assert [(found.outcome, found.reason.split(";")[0]) for found in printed] == [
+        ("inProgress", "stopped: signal SIGINT")
+    ]
+    assert codes == [2, 2]
+
+
+async def test_the_environment_is_the_services(host: FakeSystemd) -> None:
+    """What systemd would give the service, nothing of the shell's, also before there is a unit; beside a running service it is refused."""
+    plain = dict(entry.split("=", 1) for entry in ENVIRONMENT)
+    async with connected(host) as units:
+        assert await environment_of_service(units) == plain
+        unit = SIMPLE.replace("[Install]", "Environment=KUBECONFIG=/etc/own PATH=/opt/bin\n[Install]")
+        host.write_unit(AGENT_UNIT, unit)
+        assert await environment_of_service(units) == {**plain, "PATH": "/opt/bin", "KUBECONFIG": "/etc/own"}
+        await units.start(AGENT_UNIT)
+        with pytest.raises(AgentRuns, match="status --wait"):
+            await environment_of_service(units)

@@ -3,7 +3,7 @@
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -225,10 +225,22 @@ def test_w03_a_failing_fsync_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_read_optional_tells_missing_from_unreadable(tmp_path: Path) -> None:
     """Missing is None, also with a missing parent; a directory is an error."""
     assert files.read_optional(tmp_path / "none/f") is None
-    with pytest.raises(FileError):
+    with pytest.raises(NotRegularFile):
         files.read_optional(tmp_path)
     (tmp_path / "f").write_bytes(b"x")
     assert files.read_optional(tmp_path / "f") == b"x"
+
+
+@pytest.mark.parametrize("read", [files.read_optional, files.read_mounted])
+def test_a_directory_in_place_of_a_file_leaves_nothing_open(
+    tmp_path: Path, read: Callable[[Path], bytes | None]
+) -> None:
+    """What is no file is refused without a descriptor left: a look at it is repeated for as long as the agent runs."""
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(5):
+        with pytest.raises(NotRegularFile):
+            read(tmp_path)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_remove_takes_the_link_and_not_its_target(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Restarts that a user asks for by an annotation of the Node."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -36,7 +37,7 @@ def test_units_of_an_annotation(value: str, units: list[str]) -> None:
     assert units_of(value) == units
 
 
-def new(machine: OwnNode) -> Controller:
+def new(machine: OwnNode, restart_self: Callable[[], None] | None = None) -> Controller:
     """Return the controller, as a process that has just started has it."""
     return node.new_controller(
         client=machine.client,
@@ -46,6 +47,7 @@ def new(machine: OwnNode) -> Controller:
         in_use=machine.in_use,
         events=machine.speaker("node"),
         state=machine.paths.requested_restarts,
+        restart_self=restart_self,
     )
 
 
@@ -202,6 +204,16 @@ async def test_our_own_unit_comes_last_after_the_annotation_is_gone(machine: Own
         assert machine.host.unit(OWN).active_state == "active"
         assert machine.restarts() == 2
     assert machine.shutdown.requested is None
+
+
+async def test_in_the_foreground_our_own_unit_stays_as_it_is(machine: OwnNode) -> None:
+    """Contract 7.2: where this process is not the unit's, a restart of ours is its end; systemd is not told to start a second agent."""
+    machine.host.write_unit(OWN, SIMPLE)
+    asked: list[str | None] = []
+    machine.register(annotations={KEY: "gardener-node-agent"})
+    async with machine.running(new(machine, restart_self=lambda: asked.append(annotation(machine)))):
+        assert asked == [None]
+        assert (started(machine, OWN), machine.restarts()) == (False, 0)
 
 
 async def test_a_request_for_very_many_units_is_bounded(machine: OwnNode) -> None:
