@@ -361,15 +361,13 @@ class ControlPlane:
         return flags
 
     def _spawn(self, name: str, program: Path, argv: Sequence[str]) -> LabProcess:
-        log = self.log_path(name)
-        environment = clean_environment()
         return spawn(
             self.ledger,
             self._process(name),
             [str(program), *argv],
-            log=log,
+            log=self.log_path(name),
             netns=self.placement.netns,
-            env=environment,
+            env=clean_environment(),
         )
 
     def _process(self, part: str) -> str:

@@ -212,6 +212,7 @@ async def test_in_the_foreground_our_own_unit_stays_as_it_is(machine: OwnNode) -
     asked: list[str | None] = []
     machine.register(annotations={KEY: "gardener-node-agent"})
     async with machine.running(new(machine, restart_self=lambda: asked.append(annotation(machine)))):
+        await asyncio.sleep(1)
         assert asked == [None]
         assert (started(machine, OWN), machine.restarts()) == (False, 0)
 
