@@ -175,6 +175,7 @@ class EventRecorder:
                 await self._filled.wait()
                 # What an event is about comes first: without this pause the Node's patch waited behind the events of units.
                 await asyncio.sleep(_SETTLE_SECONDS)
+                continue  # whoever flushes wakes us also where nothing waits
             event = min(self._waiting, key=self._due)
             if (wait := self._due(event) - self._clock.monotonic()) > 0:
                 self._filled.clear()
