@@ -202,3 +202,14 @@ async def test_what_was_recorded_can_be_waited_for(api: FakeApi, recorder: Event
         before = loop.time()
         await recorder.flush(deadline=5)
         assert loop.time() - before == pytest.approx(5)
+
+
+async def test_a_flush_of_nothing_ends_nothing(api: FakeApi, recorder: EventRecorder) -> None:
+    """An own restart that nobody was told about before: what is recorded afterwards is still delivered."""
+    async with running(recorder.run):
+        await asyncio.sleep(1)
+        await recorder.flush(deadline=5)
+        await asyncio.sleep(1)
+        tell(recorder)
+        await asyncio.sleep(1)
+    assert len(api.stored(EVENTS)) == 1
