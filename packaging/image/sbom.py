@@ -15,9 +15,10 @@ from urllib.parse import quote
 from image.debian import Package
 from onefile import parts
 from onefile.programs import Program, distribution_wanted
+from tests.lab.errors import LabError
 
 SPECIFICATION = "1.6"
-_WHEELS_OWN = ("type", "name", "version", "purl", "licenses", "hashes")
+_WHEELS_OWN = ("type", "name", "version", "purl", "hashes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,20 +92,34 @@ def _linked(one: parts.Linked) -> dict[str, Any]:
 
 
 def distribution_part(folder: Path, name: str, home: str) -> Part:
-    """Return a distribution, its files below `home`."""
+    """Return a distribution, its files below `home`.
+
+    Raises:
+        LabError: it is not there, or nobody says under which licence it or something compiled into it is.
+    """
     one = parts.distribution(folder, name)
     wanted = (path for path in one.files() if distribution_wanted(path))
     tops = {f"{home}{path.partition('/')[0]}" for path in wanted}
     linked: list[dict[str, Any]] = [_linked(library) for library in parts.linked_into(name)]
     for found in one.linked():
         kept = {key: found[key] for key in _WHEELS_OWN if key in found}
-        # OpenSSL is the one that comes without a licence.
-        linked.append({"licenses": [{"expression": "Apache-2.0"}], **kept})
+        linked.append({"licenses": _licences(found, name), **kept})
     return Part(
         name, one.version, f"pkg:pypi/{name}@{one.version}", one.licence,
         paths=tuple(path.replace(".py", ".pyc") if path.endswith(".py") else path for path in tops),
         linked=tuple(_without_copies(linked)),
     )  # fmt: skip
+
+
+def _licences(component: Mapping[str, Any], within: str) -> list[Any]:
+    """Return the licences of what is compiled into a distribution; OpenSSL is the one that comes without."""
+    if stated := component.get("licenses"):
+        return list(stated)
+    if component["name"] != "openssl":
+        raise LabError(
+            f"{component['name']} in {within} comes without a licence: find it out, and name it in packaging/image/sbom.py"
+        )
+    return [{"expression": "Apache-2.0"}]
 
 
 def _without_copies(found: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ import email
 import email.message
 import json
 import re
+import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,10 +23,12 @@ LAUNCHER = "launcher"
 _OURS = "gardener-agents"
 _LICENSE_FILE = re.compile(r"(licenses/.+|(LICEN[CS]E|COPYING|NOTICE|AUTHORS)[^/]*)", re.IGNORECASE)
 _LAUNCHERS = {"go": "BSD-3-Clause", "github.com/klauspost/compress": "BSD-3-Clause AND Apache-2.0 AND MIT"}
+LICENSES = frozenset({"Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "MIT", "MIT-0", "MPL-2.0", "PSF-2.0"})
+"""SPDX ids of requirements/runtime.lock's distributions; a person looks at any other before it is shipped."""
+_BETWEEN_IDS = re.compile(r"[()]|\s+(?:AND|OR|WITH)\s+")
 # What metadata of before PEP 639 has, in a field of any text or as a classifier.
 _EXPRESSIONS = {
     "Apache 2.0": "Apache-2.0",
-    "The MIT License (MIT)": "MIT",
     "License :: OSI Approved :: MIT License": "MIT",
 }
 
@@ -113,14 +116,23 @@ def distribution(folder: Path, name: str) -> Distribution:
 
 
 def _expression(metadata: email.message.Message, name: str) -> str:
-    """Return an SPDX expression; a text that is none must be in the table above."""
-    if stated := metadata["License-Expression"]:
-        return str(stated)
-    candidates = [metadata["License"], *metadata.get_all("Classifier", [])]
-    for text in map(str, filter(None, candidates)):
-        if text in _EXPRESSIONS or re.fullmatch(r"[A-Za-z]+(-[0-9A-Za-z.]+)*", text):
-            return _EXPRESSIONS.get(text, text)
-    raise LabError(f"{name} does not say its licence in words that are known here")
+    """Return an SPDX expression of known licences; a text that is none must be in the table above.
+
+    The first that was stated decides: expression, field, classifiers. So a field that is not known stops the build, whatever
+    stands beside it; but one of several lines is the licence's text and not its name, and UNKNOWN is what setuptools wrote.
+    """
+    field = str(metadata["License"] or "")
+    stated = "" if "\n" in field or field == "UNKNOWN" else field
+    classifiers = [text for text in map(str, metadata.get_all("Classifier", [])) if text.startswith("License ::")]
+    text = str(metadata["License-Expression"] or "") or stated or "; ".join(classifiers) or field
+    found = _EXPRESSIONS.get(text, text)
+    ids = {part.strip() for part in _BETWEEN_IDS.split(found)} - {""}
+    if not ids or not ids <= LICENSES:
+        raise LabError(
+            f"{name} says that its licence is '{textwrap.shorten(text, 120)}', which is not known here: read its text, and if "
+            "it may be shipped, add its SPDX id to LICENSES or this text to _EXPRESSIONS in packaging/onefile/parts.py"
+        )
+    return found
 
 
 def linked_into(part: str) -> list[Linked]:
