@@ -26,6 +26,10 @@ LIBRARIES = (
 )  # fmt: skip
 """What the interpreter and the distributions load, and what these load in turn; a test looks into all of them."""
 BUNDLE = "etc/ssl/certs/ca-certificates.crt"
+_SECONDS = 300
+"""For one call of apt."""
+_LINES, _CHARACTERS = 4, 600
+"""Of what one call of apt said, in an error."""
 _LIBRARY_FOLDER = "lib/x86_64-linux-gnu"
 _PRINTED = re.compile(r"^'\S+' (?P<file>(?P<name>[^\s_]+)_\S+) \d+ SHA256:(?P<sha256>[0-9a-f]{64})", re.MULTILINE)
 
@@ -57,7 +61,7 @@ def fetch(folder: Path, say: Say) -> list[Package]:
     """Return the packages of this host's release; those that lie in the folder already are not fetched again.
 
     Raises:
-        LabError: apt does not know them, or cannot get them.
+        LabError: apt does not know them, cannot get them, or takes too long; with what it said and what to do.
     """
     folder.mkdir(parents=True, exist_ok=True)
     packages = _fetch(NAMES, folder, say)
@@ -72,33 +76,62 @@ def fetch(folder: Path, say: Say) -> list[Package]:
 
 
 def _fetch(names: Sequence[str], folder: Path, say: Say) -> list[Package]:
-    printed = _apt("download", "--print-uris", *names)
-    if printed is None:
-        with ticking("reading Debian's lists of packages", say):
-            _apt("update")
-        printed = _apt("download", "--print-uris", *names)
-    known = {match["name"]: match for match in _PRINTED.finditer(printed or "")}
-    if missing := {*names} - {*known}:
-        raise LabError(f"apt does not know {', '.join(sorted(missing))}")
+    known = _known(names, say)
     files = {name: folder / match["file"] for name, match in known.items()}
     old = [name for name in names if not _has(files[name], known[name]["sha256"])]
     if old:
         with ticking(f"fetching {', '.join(old)}", say), tempfile.TemporaryDirectory(dir=folder.parent) as part:
-            if _apt("download", *old, folder=Path(part)) is None:
-                raise LabError(f"apt cannot get {', '.join(old)}")
+            done = _apt("download", *old, folder=Path(part))
+            if done.returncode != 0:  # most often the lists name versions that the mirror has replaced
+                raise LabError(
+                    f"apt cannot get {', '.join(old)}: {_last_lines(done.stderr)}; run `apt-get update`, then `make image` again"
+                )
             for path in Path(part).iterdir():
                 path.replace(folder / path.name)
     return [Package(files[name], run("dpkg-deb", "--field", str(files[name]))) for name in names]
+
+
+def _known(names: Sequence[str], say: Say) -> dict[str, re.Match[str]]:
+    """Return what apt knows of packages, by their names; it reads its lists first if they are not in them."""
+    asked, warnings = _apt("download", "--print-uris", *names), ""
+    if asked.returncode != 0:
+        with ticking("reading Debian's lists of packages", say):
+            updated = _apt("update")
+        if updated.returncode != 0:
+            raise LabError(
+                f"apt-get update failed: {_last_lines(updated.stderr)}; repair the source that it names, below /etc/apt, "
+                "then run `make image` again"
+            )
+        warnings = updated.stderr  # a mirror that did not answer is no failure for apt
+        asked = _apt("download", "--print-uris", *names)
+    known = {match["name"]: match for match in _PRINTED.finditer(asked.stdout)}
+    if missing := sorted({*names} - {*known}):
+        raise LabError(
+            f"apt does not know {', '.join(missing)}: {_last_lines(warnings, asked.stderr)}; run `apt-get update` and "
+            f"`apt-cache policy {missing[0]}`: Debian's own packages must be among the sources below /etc/apt"
+        )
+    return known
 
 
 def _has(file: Path, sha256: str) -> bool:
     return file.exists() and hashlib.sha256(file.read_bytes()).hexdigest() == sha256
 
 
-def _apt(*arguments: str, folder: Path | None = None) -> str | None:
+def _apt(*arguments: str, folder: Path | None = None, seconds: float = _SECONDS) -> subprocess.CompletedProcess[str]:
     command = ["apt-get", "-q", "-o", "APT::Sandbox::User=root", *arguments]
-    done = subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True, timeout=300)
-    return done.stdout if done.returncode == 0 else None
+    try:
+        return subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True, timeout=seconds)
+    except subprocess.TimeoutExpired as error:
+        raise LabError(
+            f"apt-get {arguments[0]} did not end within {seconds:g} s: see whether `apt-get update` reaches the mirrors below "
+            "/etc/apt, then run `make image` again"
+        ) from error
+
+
+def _last_lines(*told: str) -> str:
+    """Return the end of each of what calls of apt told on stderr, as one line."""
+    ends = ["; ".join(text.strip().splitlines()[-_LINES:])[-_CHARACTERS:] for text in told if text.strip()]
+    return "; ".join(ends) or "it does not say why"
 
 
 def root_entries(packages: Sequence[Package], folder: Path) -> dict[str, list[Entry]]:
