@@ -63,6 +63,7 @@ _GARDENLET = "tests/integration/gardenlet/test_process.py::test_from_a_token_to_
 _CHART = Shown("tests/integration/packaging/test_chart_install.py::test_the_documented_command_works", "helm(")
 _NO_ENGINE = Impossible("CI has no container engine")
 _KIND = Shown("tests/unit/packaging/test_kind.py::test_what_is_missing_is_named_with_the_next_step", "up(")
+_KIND_DOWN = Shown("tests/unit/packaging/test_kind.py::test_the_cluster_is_removed_where_it_is", "down(")
 
 _IMAGE = "tests/integration/packaging/test_image.py"
 _PACKAGE = "tests/machine/nodeagent/test_package.py::test_it_lies_beside_what_gardener_brought"
@@ -179,7 +180,7 @@ _TARGETS: dict[str, tuple[Proof, ...]] = {
         Shown(f"{_SMALL}::test_chaos", "make(target"),
     ),
     "make kind": (Make("packaging/kind/up.sh"), _KIND),
-    "make kind-down": (Make("packaging/kind/down.sh"), _NO_ENGINE),
+    "make kind-down": (Make("packaging/kind/down.sh"), _KIND_DOWN),
 }
 _LAB_COMMANDS: dict[str, tuple[Proof, ...]] = {
     "python -m tests.lab prepare": (Shown("Makefile", "-m tests.lab prepare"), _CI),

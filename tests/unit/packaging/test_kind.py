@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,21 +38,42 @@ def unknown(value: Any, path: str = "") -> list[str]:
     return found + [field for key, one in value.items() for field in unknown(one, f"{path}.{key}".lstrip("."))]
 
 
-def up(folder: Path, *programs: str, engine: int = 0) -> subprocess.CompletedProcess[str]:
-    """Run `make kind`'s script where nothing is on PATH but bash, what it needs of coreutils, and these programs, which do nothing."""
+def run(script: Path, path: Path, programs: Mapping[str, str], wanted: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a script where nothing is on PATH but bash, what it needs of coreutils, and these programs.
+
+    Args:
+        script: what to run.
+        path: an empty folder for the programs.
+        programs: what each of them does, in bash, with the host's own programs at hand.
+        wanted: the user's KIND_EXPERIMENTAL_PROVIDER; empty is the same as none.
+    """
     for name in ("bash", "dirname", "grep"):
-        (folder / name).symlink_to(shutil.which(name) or pytest.fail(f"no {name}"))
-    for name in programs:
-        (folder / name).write_text(f"#!/bin/sh\nexit {engine}\n")
-        (folder / name).chmod(0o755)
+        (path / name).symlink_to(shutil.which(name) or pytest.fail(f"no {name}"))
+    for name, body in programs.items():
+        (path / name).write_text(f"#!/bin/bash\nPATH={os.environ['PATH']}\n{body}\n")
+        (path / name).chmod(0o755)
     return subprocess.run(
-        [str(folder / "bash"), str(KIND / "up.sh")],
-        env={**os.environ, "PATH": str(folder)},
+        [str(path / "bash"), str(script)],
+        env={"PATH": str(path), "KIND_EXPERIMENTAL_PROVIDER": wanted},
         capture_output=True,
         text=True,
         check=False,
         timeout=30,
     )
+
+
+def up(folder: Path, *programs: str, engine: int = 0, wanted: str = "") -> subprocess.CompletedProcess[str]:
+    """Run `make kind`'s script with programs that do nothing."""
+    return run(KIND / "up.sh", folder, dict.fromkeys(programs, f"exit {engine}"), wanted)
+
+
+def refusal(done: subprocess.CompletedProcess[str]) -> tuple[str, str]:
+    """Return what was wrong and what to do about it: two lines on stderr, nothing on stdout, exit code 1."""
+    assert (done.returncode, done.stdout) == (1, "")
+    first, second = done.stderr.splitlines()
+    assert first.startswith("error: ")
+    assert second.startswith("next: ")
+    return first.removeprefix("error: "), second.removeprefix("next: ")
 
 
 def test_the_configuration_has_only_fields_of_kinds() -> None:
@@ -67,29 +89,33 @@ def test_the_configuration_has_only_fields_of_kinds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("programs", "engine", "error", "following"),
+    ("programs", "engine", "wanted", "error", "following"),
     [
-        ((), 0, "neither docker nor podman is on PATH", "make demo"),
-        (("podman",), 1, "podman is installed, and does not answer", "podman info"),
-        (("docker", "podman"), 1, "docker is installed, and does not answer", "docker info"),
-        (("docker",), 0, "kind is not on PATH", "https://kind.sigs.k8s.io"),
-        (("docker", "kind"), 0, "kubectl is not on PATH", "https://kubernetes.io"),
+        ((), 0, "", "neither docker nor podman is on PATH", "make demo"),
+        (("podman",), 1, "", "podman is installed, and does not answer", "podman info"),
+        (("docker", "podman"), 1, "", "docker is installed, and does not answer", "docker info"),
+        (("docker",), 0, "", "kind is not on PATH", "https://kind.sigs.k8s.io"),
+        (("docker", "kind"), 0, "", "kubectl is not on PATH", "https://kubernetes.io"),
+        (("docker", "podman"), 1, "podman", "podman is installed, and does not answer", "podman info"),
+        (("docker",), 0, "podman", "podman is not on PATH, and KIND_EXPERIMENTAL_PROVIDER asks for it", "unset"),
+        (
+            *(("docker", "podman"), 0, "nerdctl"),
+            *("KIND_EXPERIMENTAL_PROVIDER is 'nerdctl', and 'make kind' knows docker and podman only", "unset"),
+        ),
     ],
 )
 def test_what_is_missing_is_named_with_the_next_step(
-    programs: tuple[str, ...], engine: int, error: str, following: str, tmp_path: Path
+    programs: tuple[str, ...], engine: int, wanted: str, error: str, following: str, tmp_path: Path
 ) -> None:
     """Two lines on stderr and exit code 1: what is missing, and what to do about it."""
-    done = up(tmp_path, *programs, engine=engine)
-    assert done.returncode == 1
-    assert done.stdout == ""
-    first, second = done.stderr.splitlines()
-    assert first == f"error: {error}"
-    assert second.startswith("next: ")
+    first, second = refusal(up(tmp_path, *programs, engine=engine, wanted=wanted))
+    assert first == error
     assert following in second
 
 
-def recording(tree: Path, *programs: str, clusters: str = "") -> tuple[subprocess.CompletedProcess[str], list[str]]:
+def recording(
+    tree: Path, *programs: str, clusters: str = "", wanted: str = ""
+) -> tuple[subprocess.CompletedProcess[str], list[str]]:
     """Run the script in a copy of its folder with programs that only write down how they were called; returns these calls."""
     shutil.copytree(KIND, tree / "packaging/kind")
     program, bin_folder = tree / "build/bin/gardener-node-agent", tree / "path"
@@ -97,21 +123,9 @@ def recording(tree: Path, *programs: str, clusters: str = "") -> tuple[subproces
         folder.mkdir(parents=True)
     program.write_text("")
     program.chmod(0o755)
-    for name in ("bash", "dirname", "grep"):
-        (bin_folder / name).symlink_to(shutil.which(name) or pytest.fail(f"no {name}"))
-    for name in programs:
-        answer = f'[ "$1" = get ] && echo {clusters}' if name == "kind" and clusters else ":"
-        text = f'#!/bin/bash\necho "{name} $*" "${{KIND_EXPERIMENTAL_PROVIDER:-}}" >> {tree}/calls\n{answer}\nexit 0\n'
-        (bin_folder / name).write_text(text)
-        (bin_folder / name).chmod(0o755)
-    done = subprocess.run(
-        [str(bin_folder / "bash"), str(tree / "packaging/kind/up.sh")],
-        env={"PATH": str(bin_folder)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=30,
-    )
+    bodies = {name: f'echo "{name} $*" "${{KIND_EXPERIMENTAL_PROVIDER:-}}" >> {tree}/calls' for name in programs}
+    bodies["kind"] += f'\n[ "$1" != get ] || {clusters or ":"}'
+    done = run(tree / "packaging/kind/up.sh", bin_folder, bodies, wanted)
     return done, [line.strip() for line in (tree / "calls").read_text().splitlines()]
 
 
@@ -132,11 +146,134 @@ def test_with_everything_there_a_cluster_is_made(tmp_path: Path) -> None:
 
 def test_a_cluster_that_is_there_is_used(tmp_path: Path) -> None:
     """A second `make kind` makes no second cluster, and brings the program again."""
-    done, calls = recording(tmp_path, "docker", "kind", "kubectl", clusters="gardener-agents")
+    done, calls = recording(tmp_path, "docker", "kind", "kubectl", clusters="echo gardener-agents")
     assert done.returncode == 0, done.stderr
     assert "exists already" in done.stdout
     assert not [call for call in calls if call.startswith("kind create")]
     assert calls[-1] == "docker exec gardener-agents-worker /opt/bin/gardener-node-agent version"
+
+
+def test_a_cluster_among_many_is_found(tmp_path: Path) -> None:
+    """Kind is listened to until its end: one that is cut off after the name counts as one that failed."""
+    many = "{ echo gardener-agents; seq 100000; }"
+    done, _ = recording(tmp_path, "docker", "kind", "kubectl", clusters=many)
+    assert "exists already" in done.stdout
+
+
+@pytest.mark.parametrize("wanted", ["docker", "podman"])
+def test_the_users_own_choice_of_an_engine_decides(wanted: str, tmp_path: Path) -> None:
+    """Kind obeys KIND_EXPERIMENTAL_PROVIDER, so the program is put into a node of that engine, whatever else answers."""
+    done, calls = recording(tmp_path, "docker", "podman", "kind", "kubectl", wanted=wanted)
+    assert done.returncode == 0, done.stderr
+    assert f"kind create cluster --config packaging/kind/cluster.yaml --wait 120s {wanted}" in calls
+    assert {call.split()[0] for call in calls} == {wanted, "kind", "kubectl"}
+
+
+KIND_PROGRAM = """\
+clusters={folder}/${{KIND_EXPERIMENTAL_PROVIDER:-docker}}.clusters
+case "$1 $2" in
+  "get clusters") [ -s $clusters ] && cat $clusters || echo "No kind clusters found." >&2 ;;
+  "delete cluster") sed -i "/^$4\\$/d" $clusters ;;
+esac
+"""
+
+
+def down(
+    folder: Path,
+    engines: Mapping[str, str],
+    *,
+    silent: str = "",
+    programs: tuple[str, ...] = ("kind",),
+    wanted: str = "",
+) -> tuple[subprocess.CompletedProcess[str], dict[str, str]]:
+    """Run `make kind-down`'s script; returns what it did, and the clusters that are left.
+
+    Args:
+        folder: an empty one.
+        engines: those on PATH, each with its clusters.
+        silent: the engines that do not answer.
+        programs: what else there is.
+        wanted: the user's KIND_EXPERIMENTAL_PROVIDER.
+    """
+    bodies = {name: f"exit {int(name in silent)}" for name in engines}
+    bodies |= dict.fromkeys(programs, KIND_PROGRAM.format(folder=folder))
+    for name, clusters in engines.items():
+        (folder / f"{name}.clusters").write_text("".join(f"{cluster}\n" for cluster in clusters.split()))
+    (folder / "path").mkdir()
+    done = run(KIND / "down.sh", folder / "path", bodies, wanted)
+    return done, {name: " ".join((folder / f"{name}.clusters").read_text().split()) for name in engines}
+
+
+@pytest.mark.parametrize(
+    ("engines", "silent", "left"),
+    [
+        ({"docker": "gardener-agents other"}, "", {"docker": "other"}),
+        ({"docker": "other", "podman": "gardener-agents"}, "", {"docker": "other", "podman": ""}),
+        ({"docker": "gardener-agents", "podman": "gardener-agents"}, "", {"docker": "", "podman": ""}),
+        ({"docker": "", "podman": "gardener-agents"}, "docker", {"docker": "", "podman": ""}),
+        (
+            {"docker": "gardener-agents", "podman": "gardener-agents-2"},
+            "",
+            {"docker": "", "podman": "gardener-agents-2"},
+        ),
+    ],
+)
+@pytest.mark.parametrize("wanted", ["", "podman"])
+def test_the_cluster_is_removed_where_it_is(
+    engines: dict[str, str], silent: str, left: dict[str, str], wanted: str, tmp_path: Path
+) -> None:
+    """In each engine that answers, not in the one that kind would take; other clusters stay."""
+    done, found = down(tmp_path, engines, silent=silent, wanted=wanted)
+    assert (done.returncode, done.stdout) == (0, "The cluster gardener-agents is removed.\n"), done.stderr
+    assert found == left
+
+
+def test_a_cluster_that_is_gone_is_said_to_be(tmp_path: Path) -> None:
+    """All engines answered and none has it: nothing to do is no error."""
+    done, _ = down(tmp_path, {"docker": "", "podman": "gardener-agents-2"})
+    said = "The cluster gardener-agents is gone already: docker and podman answered, and did not have it.\n"
+    assert (done.returncode, done.stdout) == (0, said)
+
+
+@pytest.mark.parametrize(
+    ("engines", "silent", "programs", "error", "following"),
+    [
+        ({}, "", (), "kind is not on PATH", "https://kind.sigs.k8s.io"),
+        ({}, "", ("kind",), "neither docker nor podman is on PATH, so nobody can tell whether the cluster", "on PATH"),
+        (
+            {"docker": ""},
+            "docker",
+            ("kind",),
+            "docker does not say whether it has the cluster gardener-agents",
+            "docker info",
+        ),
+        (
+            *({"docker": "gardener-agents", "podman": "other"}, "docker", ("kind",)),
+            *(
+                "docker does not say whether it has the cluster gardener-agents, and podman does not have it",
+                "docker info",
+            ),
+        ),
+    ],
+)
+def test_what_nobody_can_tell_is_no_success(
+    engines: dict[str, str], silent: str, programs: tuple[str, ...], error: str, following: str, tmp_path: Path
+) -> None:
+    """The cluster may be in an engine that does not answer, so it is not said to be gone."""
+    done, left = down(tmp_path, engines, silent=silent, programs=programs)
+    first, second = refusal(done)
+    assert first.startswith(error)
+    assert following in second
+    assert left == engines
+
+
+def test_an_engine_whose_clusters_kind_cannot_list_has_not_answered(tmp_path: Path) -> None:
+    """An empty answer of a kind that failed does not mean that there is no cluster."""
+    (tmp_path / "path").mkdir()
+    done = run(KIND / "down.sh", tmp_path / "path", {"podman": "exit 0", "kind": "exit 1"})
+    first, second = refusal(done)
+    assert first == "podman does not say whether it has the cluster gardener-agents"
+    assert "KIND_EXPERIMENTAL_PROVIDER=podman kind get clusters" in second
 
 
 def test_the_readme_says_that_ci_cannot_run_it() -> None:
