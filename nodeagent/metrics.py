@@ -9,6 +9,7 @@ from prometheus_client import Counter, Histogram
 from agents.runtime.metrics import Metrics
 from nodeagent.controllers.operatingsystemconfig.apply_pass import Outcome
 from nodeagent.version import GARDENER_VERSION, VERSION
+from osc.plan import VERBS
 
 _PREFIX = "gardener_node_agent"
 _RESULTS = ("done", "failed", "unfinished")
@@ -58,6 +59,8 @@ class NodeAgentMetrics:
             ("step", "result"),
             registry=metrics.registry,
         )
+        for verb, result in product(sorted(VERBS), _RESULTS):  # a counter that begins at 1 has no increase
+            self._steps.labels(verb, result)
 
     def drift(self, found: Callable[[], Mapping[str, float]]) -> None:
         """Show what drifted, by what was done about it."""
@@ -65,10 +68,8 @@ class NodeAgentMetrics:
         self._metrics.counts(f"{_PREFIX}_drift", text, "action", found)
 
     def applied(self, outcome: Outcome, seconds: float) -> None:
-        """Count one apply; each of its verbs is shown with all results, because a counter that begins at 1 has no increase."""
+        """Count one apply."""
         self._durations.observe(seconds)
-        for verb, result in product({verb for verb, _ in outcome.steps}, _RESULTS):
-            self._steps.labels(verb, result)
         for (verb, result), count in outcome.steps.items():
             self._steps.labels(verb, result).inc(count)
 

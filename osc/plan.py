@@ -192,6 +192,14 @@ class RemoveFile(Step):
     kind: ClassVar[EntryKind] = EntryKind.FILE_DELETED
 
 
+_KINDS: tuple[type[Step], ...] = (
+    ConfigureContainerd, WriteFile, WriteRegistry, ExtractFile, WriteUnit, EnableUnit, DisableUnit, RemoveUnit, ReloadDaemon,
+    RestartAgent, RunUnitCommand, RemoveRegistry, RemoveFile, ProbeRegistry,
+)  # fmt: skip
+VERBS = frozenset(kind.verb for kind in _KINDS)
+"""What steps of a plan do; a fixed set, so that each can be counted from the start."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Steps in an order in which they can run one after another; neighbours of one kind may run at the same time."""
