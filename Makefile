@@ -117,7 +117,7 @@ bench-scale: $(VENV)/.ready ## 200 agents on one API server for five minutes (AR
 	$(RUN) -m tests.bench.scale $(ARGS)
 
 .PHONY: bench-gardenlet
-bench-gardenlet: $(VENV)/.ready ## gardenlet's figures beside their targets, also as build/bench-gardenlet.json (ARGS='--only start')
+bench-gardenlet: $(VENV)/.ready binary ## gardenlet's figures beside their targets, also as build/bench-gardenlet.json (ARGS='--only start')
 	$(RUN) -m tests.bench.gardenlet $(ARGS)
 
 .PHONY: pictures

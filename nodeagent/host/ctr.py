@@ -4,6 +4,7 @@ Chosen over the gRPC API because that would bring grpcio and generated modules i
 a handful of calls per OperatingSystemConfig; one call of `ctr` takes 10 to 20 ms.
 """
 
+import contextlib
 import re
 import shutil
 from collections.abc import Mapping
@@ -101,7 +102,14 @@ class Ctr:
         await self._call("images", "mount", "--", image, str(target), deadline=_MOUNT_DEADLINE)
 
     async def unmount(self, target: Path) -> None:
-        """Undo `mount`, whatever is left of it."""
+        """Undo `mount`, whatever is left of it.
+
+        The snapshot first: `ctr` deletes its lease before it, and then containerd's garbage collector may be quicker than `ctr`. It
+        forgets to tell the layer below, which from then on has a child that nobody can see and can never be removed
+        (https://github.com/containerd/containerd/issues/11908).
+        """
+        with contextlib.suppress(CtrError):  # not there; if it is something else, the next call has it too
+            await self.remove_snapshot(str(target))
         await self._call("images", "unmount", "--rm", "--", str(target))
 
     async def snapshots(self) -> dict[str, str]:

@@ -109,7 +109,7 @@ _NODE_AGENT: dict[str, tuple[Proof, ...]] = {
 _GARDENLET_COMMANDS: dict[str, tuple[Proof, ...]] = {
     "python -m gardenlet --config=/etc/gardenlet/config/config.yaml": (
         Shown(_GARDENLET, "process.start()"),
-        Shown("tests/lab/garden/gardenlet.py::start", '"gardenlet", "--config"'),
+        Shown("tests/lab/garden/gardenlet.py::Gardenlet", '"-m", "gardenlet"'),
     ),
     "gardenlet status": (Shown(_GARDENLET, "process.status()"),),
     "gardenlet validate FILE...": (Ran("", {"FILE...": "packaging/deb/gardenlet/config-example.yaml"}),),

@@ -15,6 +15,7 @@ from tests.lab.progress import to_stderr
 OUTPUT = Path(__file__).resolve().parents[3] / "build/bench-gardenlet.json"
 ROWS: dict[str, Callable[[Seat], Iterator[Figure]]] = {
     "start": life.start,
+    "program": life.program,
     "memory": life.idle_memory,
     "requests": life.requests,
     "load": load.loaded,

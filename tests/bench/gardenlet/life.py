@@ -1,10 +1,12 @@
 """Rows about a gardenlet that has little to do: its start, its memory, what it asks, how it dies and hands over."""
 
 import datetime as dt
+import shutil
 import signal
 import statistics
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 from tests.bench.figures import Figure
 from tests.bench.gardenlet.seat import Seat, memory
@@ -15,6 +17,8 @@ _SETTLE_SECONDS = 15.0
 _MINUTE = 60.0
 _WATCH_SECONDS = 450.0
 """How long a watch lives on average: API servers end them after 5 to 10 minutes."""
+_OF_FILE = "targets: as from the source tree; unpacking costs what it may cost the node agent"
+BUILT = Path(__file__).resolve().parents[3] / "build/bin/gardenlet"
 _LATEST_EXPIRY = 3
 """Restarts as another Pod; each takes as long as the leader's Lease."""
 
@@ -25,6 +29,25 @@ def start(seat: Seat) -> Iterator[Figure]:
     times = [seat.restart() for _ in range(seat.sizes.repetitions)]
     note = f"process started until the Lease was renewed, median of {len(times)}"
     yield Figure("start until the first beat", statistics.median(times), "s", "2.0 s", 1.5, note)
+
+
+def program(seat: Seat) -> Iterator[Figure]:
+    """Measure the program in one file: where it has to unpack itself first, where it has not, and its memory."""
+    built = Path(shutil.copy2(BUILT, seat.folder))
+    seat.gardenlet.program = [str(built)]
+    seat.join()
+    first, warm = [], []
+    for _ in range(seat.sizes.repetitions):
+        shutil.rmtree(built.with_name(f".{built.name}.unpacked"))
+        first.append(seat.restart())
+        warm.append(seat.restart())
+    let_pass(seat.sizes.idle)
+    found = memory(seat.gardenlet)
+    yield Figure("size of the one file", built.stat().st_size / 1e6, "MB", "111 MB", 35)
+    yield Figure("start of the one file until the first beat", statistics.median(warm), "s", "2.0 s", 1.5, _OF_FILE)
+    yield Figure("the same where it has to unpack first", statistics.median(first), "s", "", 2.75, _OF_FILE)
+    yield Figure("resident memory of the one file, idle", found["VmRSS"], "MB", "100 MB", 80, "VmRSS")
+    yield Figure("of that anonymous", found["RssAnon"], "MB", "34 MB", 50, "RssAnon")
 
 
 def idle_memory(seat: Seat) -> Iterator[Figure]:

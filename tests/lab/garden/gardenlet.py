@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,6 +45,7 @@ class Gardenlet:
         server: URL under which it reaches the garden; empty for the garden's own.
         elect: whether its replicas elect one of them.
         gates: feature gates.
+        program: what is started; this source tree unless it is the built one.
         started: when it was started last, on the monotonic clock.
     """
 
@@ -56,6 +57,7 @@ class Gardenlet:
     server: str = ""
     elect: bool = True
     gates: Mapping[str, bool] = field(default_factory=dict)
+    program: Sequence[str] = (sys.executable, "-m", "gardenlet")
     ports: list[int] = field(default_factory=lambda: free_ports(2))
     running: subprocess.Popen[bytes] | None = None
     started: float = 0.0
@@ -101,7 +103,7 @@ class Gardenlet:
         with (self.folder / f"{self.name}.log").open("ab") as log:
             self.started = time.monotonic()
             self.running = subprocess.Popen(
-                [sys.executable, "-m", "gardenlet", "--config", str(path)],
+                [*self.program, "--config", str(path)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
