@@ -7,7 +7,7 @@ import pytest
 
 from tests.lab.credentials import found_in_all
 
-LEVELS = ("unit", "integration", "e2e", "machine", "chaos", "bench")
+LEVELS = ("unit", "integration", "machine", "e2e", "chaos", "bench")
 # Folders whose tests share what is dear or single in a checkout: the two stories, and the folder `build`.
 GROUPS = {"e2e": "stories", "integration/packaging": "build", "machine/gardenlet": "build"}
 

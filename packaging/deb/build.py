@@ -7,9 +7,9 @@ identical bytes.
 
 import gzip
 import os
-import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,8 +45,18 @@ def build(one: Program, output: Path = OUTPUT) -> Path:
     if not file.exists():
         raise LabError(f"{file.relative_to(ROOT)} is missing: run `make binary`")
     version = read_versions(ROOT, one)[0].removeprefix("v")
-    tree = ROOT / "build/deb-tree" / one.name
-    shutil.rmtree(tree, ignore_errors=True)
+    output.mkdir(parents=True, exist_ok=True)
+    package = output / f"{one.name}_{version}_amd64.deb"
+    # Beside the package, so that what is complete takes its place in one step.
+    with tempfile.TemporaryDirectory(dir=output, prefix=".") as scratch:
+        tree = Path(scratch) / one.name
+        _lay_out(one, file, version, tree)
+        _pack(tree, Path(scratch) / package.name).replace(package)
+    return package
+
+
+def _lay_out(one: Program, file: Path, version: str, tree: Path) -> None:
+    """Put everything where it will be on the machine."""
     home = tree / "usr/lib" / one.name
     _copy(file, home / one.name, 0o755)
     (tree / "usr/bin").mkdir(parents=True)
@@ -62,7 +72,6 @@ def build(one: Program, output: Path = OUTPUT) -> Path:
             _copy(SOURCE / one.name / script, tree / "DEBIAN" / script, 0o755)
     size = sum(path.stat().st_size for path in tree.rglob("*") if path.is_file()) // 1024
     _write(tree / "DEBIAN/control", _control(one, version, size).encode())
-    return _pack(tree, output / f"{one.name}_{version}_amd64.deb")
 
 
 def _control(one: Program, version: str, size: int) -> str:
@@ -75,7 +84,6 @@ def _control(one: Program, version: str, size: int) -> str:
 
 
 def _pack(tree: Path, package: Path) -> Path:
-    package.parent.mkdir(parents=True, exist_ok=True)
     for folder in (tree, *(path for path in tree.rglob("*") if path.is_dir())):
         folder.chmod(0o755)
     # The program is compressed already.

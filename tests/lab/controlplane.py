@@ -23,7 +23,7 @@ from tests.lab.api import Api, Credentials, wait_for
 from tests.lab.binaries import Binaries, find_binaries
 from tests.lab.errors import LabError
 from tests.lab.host_limits import raise_limits
-from tests.lab.processes import LabProcess, clean_environment, find, spawn
+from tests.lab.processes import LabProcess, clean_environment, find, spawn, tail
 from tests.lab.state import Ledger
 
 _START_DEADLINE_SECONDS = 60.0
@@ -239,7 +239,13 @@ class ControlPlane:
         argv = [f"--kubeconfig={kubeconfig}", f"--root-ca-file={folder / 'ca.crt'}", "--leader-elect=false"]
         argv += [f"--service-account-private-key-file={folder / 'sa.key'}", "--use-service-account-credentials"]
         argv += [f"--cluster-signing-cert-file={folder / 'ca.crt'}", f"--cluster-signing-key-file={folder / 'ca.key'}"]
-        argv += ["--controllers=*,bootstrapsigner,tokencleaner", "--secure-port=0"]
+        # Tests remove namespaces faster than anybody else: with its own limit of 20 requests a second they queue for minutes.
+        argv += [
+            "--controllers=*,bootstrapsigner,tokencleaner",
+            "--secure-port=0",
+            "--kube-api-qps=200",
+            "--kube-api-burst=300",
+        ]
         # It gives up when the API server is away while it starts; a kubelet would start it again.
         program = str(self._binaries().controller_manager)
         loop = ["-c", 'while :; do setpriv --pdeathsig KILL "$@"; sleep 0.5; done', "sh", program, *argv]
@@ -483,14 +489,6 @@ def bootstrap_objects() -> list[tuple[str, dict[str, Any]]]:
         )
         for name, group, role in grants
     ]
-
-
-def tail(path: Path, *, lines: int = 5) -> str:
-    """Return the last lines of a log."""
-    try:
-        return " | ".join(path.read_text(errors="replace").splitlines()[-lines:])[-2000:]
-    except FileNotFoundError:
-        return ""
 
 
 def plain_control_plane(name: str, *, flags: Mapping[str, str] | None = None, root: Path | None = None) -> ControlPlane:

@@ -116,3 +116,11 @@ def find(ledger: Ledger, name: str, *, owner: str = "lab") -> LabProcess | None:
 def clean_environment(**extra: str) -> dict[str, str]:
     """Return an environment that depends on nothing of ours but PATH and HOME."""
     return {"PATH": os.environ.get("PATH", os.defpath), "HOME": "/nonexistent", "LANG": "C.UTF-8", **extra}
+
+
+def tail(path: Path, *, lines: int = 5) -> str:
+    """Return the last lines of a log."""
+    try:
+        return " | ".join(path.read_text(errors="replace").splitlines()[-lines:])[-2000:]
+    except FileNotFoundError:
+        return ""

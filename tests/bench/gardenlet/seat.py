@@ -10,10 +10,10 @@ from pathlib import Path
 from tests.bench.gardenlet.beats import Beats
 from tests.lab import state
 from tests.lab.api import wait_for
-from tests.lab.controlplane import tail
 from tests.lab.errors import LabError
 from tests.lab.garden.garden import Garden
 from tests.lab.garden.gardenlet import Gardenlet
+from tests.lab.processes import tail
 from tests.lab.state import Ledger
 
 _MB = 1e6
