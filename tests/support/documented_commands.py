@@ -109,7 +109,7 @@ _NODE_AGENT: dict[str, tuple[Proof, ...]] = {
 _GARDENLET_COMMANDS: dict[str, tuple[Proof, ...]] = {
     "python -m gardenlet --config=/etc/gardenlet/config/config.yaml": (
         Shown(_GARDENLET, "process.start()"),
-        Shown("tests/lab/garden/gardenlet.py::Gardenlet", '"-m", "gardenlet"'),
+        Shown("tests/lab/garden/gardenlet.py", 'program: Sequence[str] = (sys.executable, "-m", "gardenlet")'),
     ),
     "gardenlet status": (Shown(_GARDENLET, "process.status()"),),
     "gardenlet validate FILE...": (Ran("", {"FILE...": "packaging/deb/gardenlet/config-example.yaml"}),),

@@ -36,7 +36,7 @@ def write(path: Path, content: bytes | None) -> None:
         (b'version = "two"\n', "two"),
         (b"version = 2\nplugins = 5\n", "plugins"),
         (b'version = 2\n[plugins]\n"io.containerd.grpc.v1.cri" = []\n', "io.containerd.grpc.v1.cri"),
-        (None, "Is a directory"),
+        (None, "not a regular file"),
     ],
     ids=["torn", "binary", "unknown version", "version is text", "plugins is no table", "cri is no table", "directory"],
 )
