@@ -1,4 +1,4 @@
-"""The commands of the documents: of fenced blocks, and of our own programs also within sentences."""
+"""The commands of the documents: of fenced blocks, and within sentences."""
 
 import re
 from collections.abc import Iterator
@@ -9,7 +9,8 @@ ROOT = Path(__file__).resolve().parents[2]
 LANGUAGES = {"sh", "console", "yaml", "text"}
 """Of fenced blocks: `sh` has a command on each line, `console` also what it prints, the others have no commands."""
 _GENERATED = {"conformance.md", "logging.md", "metrics.md"}
-_OURS = re.compile(r"`((?:make|python -m|gardener-node-agent|gardenlet) [^`]+)`")
+_PROGRAMS = "make|python -m|gardener-node-agent|gardenlet|helm|kubectl|curl|journalctl|skopeo|systemctl|kind|docker"
+_WHOLE = re.compile(rf"`((?:{_PROGRAMS}) [^`]+)`")
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
 
 
@@ -51,4 +52,4 @@ def commands() -> Iterator[Command]:
             yield from (Command(line, name) for line in commands_in(language, text))
         if path.name not in _GENERATED:
             sentences = _BLOCK.sub("", path.read_text())
-            yield from (Command(line, name) for line in _OURS.findall(sentences))
+            yield from (Command(line, name) for line in _WHOLE.findall(sentences))

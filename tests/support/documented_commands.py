@@ -52,10 +52,11 @@ _LINT = Shown(".ci/run", "make lint")
 _LAB = "tests/machine/lab/test_nothing_left.py::test_down_removes_a_lab_of_another_process"
 _LOOK = "tests/machine/nodeagent/test_look_into.py"
 _UPDATE = "tests/machine/nodeagent/test_one_file.py::test_an_update_of_its_own_program_unpacks_the_new_one"
-_STORY = Shown("tests/e2e/test_scenario.py::test_machine_joins_changes_crashes_and_heals", "node_story")
+_STORY = Shown("tests/e2e/test_demos.py::test_a_demo_is_told_to_its_end", '["make", target]')
 _TOLD = Shown("tests/lab/watched.py::watch_node", "scenario.run()")
-_SEED = Shown("tests/e2e/test_demo_seed.py::test_every_row_of_the_seeds_story_holds", "seed_story")
+_SEED = _STORY
 _SEED_TOLD = Shown("tests/lab/watched.py::watch_seed", "story.go_on()")
+_RELEASE = "tests/integration/packaging/test_release.py"
 _SMALL = "tests/e2e/test_measuring.py"
 _APPLY = "tests/machine/nodeagent/test_foreground.py::test_what_the_cluster_wants_is_applied"
 _RESET = Shown("tests/machine/nodeagent/test_reset.py::test_a_machine_is_as_before_and_joins_again", "RESET")
@@ -143,7 +144,7 @@ _TARGETS: dict[str, tuple[Proof, ...]] = {
     ),
     "make deb": (
         Make("packaging/deb/build.py"),
-        Shown("tests/machine/nodeagent/test_package.py::packages", "build("),
+        Shown(f"{_RELEASE}::test_everything_is_built_from_a_clean_checkout", "Building binary, deb, image of "),
     ),
     "make image": (
         Make("packaging/image/build.py"),
@@ -157,7 +158,7 @@ _TARGETS: dict[str, tuple[Proof, ...]] = {
     },
     "make release-check": (
         Make("scripts/release_check.py", "scripts/release_check.py"),
-        Shown("tests/unit/test_release_check.py::test_all_places_agree", "--tree"),
+        Shown(f"{_RELEASE}::test_everything_is_built_from_a_clean_checkout", '"make", "release-check"'),
     ),
     "make lab-shell NODE=worker-1": (Make("-m tests.lab shell worker-1"), Shown(_LAB, '"shell"')),
     "make lab-down": (Make("-m tests.lab down"), Shown(_LAB, '"down"')),
@@ -206,5 +207,47 @@ _LAB_COMMANDS: dict[str, tuple[Proof, ...]] = {
     "docker exec gardener-agents-worker /opt/bin/gardener-node-agent status": (_NO_ENGINE,),
     "docker exec gardener-agents-worker /opt/bin/gardener-node-agent diagnose": (_NO_ENGINE,),
 }
-COMMANDS: dict[str, tuple[Proof, ...]] = {**_NODE_AGENT, **_GARDENLET_COMMANDS, **_TARGETS, **_LAB_COMMANDS}
+_TYPED = "tests/machine/nodeagent/test_documented.py"
+_OF_OTHERS: dict[str, tuple[Proof, ...]] = {
+    **{
+        line: (Shown(_TYPED, f'"{line}":'),)
+        for line in (
+            "journalctl -u gardener-node-agent",
+            "journalctl -u <unit>",
+            "systemctl status <unit>",
+            "systemctl status containerd",
+            "systemctl list-jobs",
+            "systemctl restart <unit>",
+            "curl localhost:2751/healthz?verbose",
+            "curl -k https://<api-server>/healthz",
+        )
+    },
+    "systemctl status": (Shown(_TYPED, '"systemctl status <unit>":'),),
+    "systemctl restart": (Shown(_TYPED, '"systemctl restart <unit>":'),),
+    "helm uninstall gardenlet --namespace garden": (
+        Shown(
+            "tests/integration/packaging/test_chart_install.py::test_a_bootstrap_secret_does_not_come_back",
+            'release("uninstall")',
+        ),
+    ),
+    "helm template": (Shown("tests/support/chart.py::template", 'helm("template"'),),
+    **{
+        line: (Impossible(f"CI has no {line.split()[0]}"),)
+        for line in (
+            "kubectl exec",
+            "kubectl exec deploy/gardenlet -- gardenlet status",
+            "kubectl -n kube-system get secret NAME -o yaml",
+            "kubectl get csr",
+            "skopeo inspect",
+            "kind load image-archive FILE --name gardener-agents",
+        )
+    },
+}
+COMMANDS: dict[str, tuple[Proof, ...]] = {
+    **_NODE_AGENT,
+    **_GARDENLET_COMMANDS,
+    **_TARGETS,
+    **_LAB_COMMANDS,
+    **_OF_OTHERS,
+}
 """Each command as it stands in a document, with what runs it."""
