@@ -8,6 +8,7 @@ that fails is tried again as always; when the next try is further away than `PAT
 import asyncio
 import os
 import shutil
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -78,14 +79,21 @@ class Progress:
     stream: TextIO
     quiet: bool = False
     _shown: str = ""
+    _step: str = ""
+    _since: float = 0.0
 
     def show(self, text: str) -> None:
-        """Show a step, unless it reads as the one before."""
+        """Show a step, unless it reads as the one before; on a terminal also for how long it lasts, as the pull of an image may."""
         text = printable(text)
+        if text != self._step:
+            self._step, self._since = text, time.monotonic()
+        terminal = self.stream.isatty()
+        if terminal and (seconds := int(time.monotonic() - self._since)):
+            text = f"{text} ({seconds} s)"
         if self.quiet or text == self._shown:
             return
         self._shown = text
-        if self.stream.isatty():
+        if terminal:
             width = shutil.get_terminal_size().columns - 1
             self._write(f"\r\x1b[K{text[:width]}")
         else:

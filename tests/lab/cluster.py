@@ -280,4 +280,7 @@ class Lab:
         """Return which credentials are in what a machine's agent printed or in an event, without repeating them."""
         argv = ["journalctl", "--no-pager", "--output=cat", *(f"--unit={unit}" for unit in (AGENT_UNIT, INIT_UNIT))]
         journal = (f"journal of {machine.name}", machine.run(argv).stdout)
-        return credentials.found_in_all([journal, credentials.events_of(self.api)])
+        # Nothing where no agent runs.
+        answer = machine.run(["curl", "-s", "--max-time", "5", "http://127.0.0.1:2752/metrics"], check=False)
+        metrics = (f"metrics of {machine.name}", answer.stdout)
+        return credentials.found_in_all([journal, metrics, credentials.events_of(self.api)])

@@ -1,6 +1,7 @@
 """Lines with elapsed time for whatever takes long, so that a newcomer sees that something happens, and what."""
 
 import contextlib
+import shutil
 import sys
 import threading
 import time
@@ -37,15 +38,23 @@ class Stopwatch:
 
 @contextlib.contextmanager
 def ticking(what: str, say: Say, *, every: float = 15.0) -> Iterator[None]:
-    """Say what is being done, again every few seconds while it lasts, and how long it took."""
+    """Say what is being done, for how long, and how long it took: on a terminal in one line that changes, else in lines of their own."""
     started = time.monotonic()
     ended = threading.Event()
+    live = say is to_stderr and sys.stderr.isatty()
 
     def tick() -> None:
-        while not ended.wait(every):
-            say(f"{what}: {time.monotonic() - started:.0f} s")
+        while not ended.wait(1.0 if live else every):
+            seconds = time.monotonic() - started
+            if live:
+                _rewrite(f"{what}: {seconds:.0f} s")
+            else:
+                say(f"{what}: {seconds:.0f} s")
 
-    say(f"{what} ...")
+    if live:
+        _rewrite(f"{what} ...")
+    else:
+        say(f"{what} ...")
     thread = threading.Thread(target=tick, daemon=True)
     thread.start()
     try:
@@ -53,4 +62,12 @@ def ticking(what: str, say: Say, *, every: float = 15.0) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
+        if live:
+            _rewrite("")
     say(f"{what}: done in {time.monotonic() - started:.0f} s")
+
+
+def _rewrite(text: str) -> None:
+    """Put a text in the place of the terminal's last line."""
+    sys.stderr.write(f"\r\x1b[K{text[: shutil.get_terminal_size().columns - 1]}")
+    sys.stderr.flush()

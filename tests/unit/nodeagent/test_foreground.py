@@ -3,6 +3,7 @@
 import asyncio
 import io
 import os
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -59,6 +60,23 @@ def test_one_line_on_a_terminal() -> None:
     quiet = Terminal()
     Progress(quiet, quiet=True).show("starting")
     assert quiet.getvalue() == ""
+
+
+def test_a_long_step_counts_its_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While an image is pulled a terminal shows for how long; elsewhere it is one line."""
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    terminal, pipe = Terminal(), io.StringIO()
+    for progress in (Progress(terminal), Progress(pipe)):
+        for now[0] in (100.0, 100.4, 101.2, 101.4, 163.0):
+            progress.show("1 item left, next: file /opt/bin/kubelet")
+    assert terminal.getvalue().split("\r\x1b[K") == [
+        "",
+        "1 item left, next: file /opt/bin/kubelet",
+        "1 item left, next: file /opt/bin/kubelet (1 s)",
+        "1 item left, next: file /opt/bin/kubelet (63 s)",
+    ]
+    assert pipe.getvalue() == "1 item left, next: file /opt/bin/kubelet\n"
 
 
 def paths_at(tmp_path: Path) -> Paths:
