@@ -10,7 +10,8 @@ from tests.chaos.campaign import Case
 from tests.chaos.recipes import Recipe, harmless, recipes, sample
 from tests.chaos.twin import TwinCampaign, World
 
-LONGEST_APPLY_SECONDS = 0.8
+LONGEST_APPLY_SECONDS = 2.0
+"""What is longer waits for something, a unit that fails for example; it is hit in its beginning."""
 
 
 class RandomMoments(TwinCampaign):
@@ -41,18 +42,25 @@ class RandomMoments(TwinCampaign):
         """Yield them."""
         rng = Random(self._seed + self.stream)
         for recipe in sample(recipes(), self._number, self._seed + self.stream):
-            delay = round(rng.uniform(0.0, LONGEST_APPLY_SECONDS), 4)
-            yield Case(self.name, self._seed, {"recipe": harmless(recipe), "delay": delay})
+            yield Case(self.name, self._seed, {"recipe": harmless(recipe), "moment": round(rng.random(), 4)})
 
     def run(self, case: Case) -> list[str]:
-        """Publish, wait a moment, strike."""
+        """See how long the reference takes, publish, wait for that part of it, strike."""
         twin, recipe = self._twin, case.values["recipe"]
         self.prepare()
-        twin.publish(twin.reference, recipe)
+        length = self._seconds_of_reference(recipe)
         checksum = twin.publish(twin.subject, recipe)
-        time.sleep(case.values["delay"])
+        time.sleep(case.values["moment"] * length)
         self._hit += twin.subject.applied() != checksum
         return self.strike(recipe)
+
+    def _seconds_of_reference(self, recipe: Recipe) -> float:
+        reference = self._twin.reference
+        checksum = self._twin.publish(reference, recipe)
+        published = time.monotonic()
+        while reference.applied() != checksum and time.monotonic() - published < LONGEST_APPLY_SECONDS:
+            time.sleep(0.005)
+        return time.monotonic() - published
 
     @abstractmethod
     def prepare(self) -> None:
