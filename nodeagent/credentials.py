@@ -26,7 +26,7 @@ from agents.kube.transport import HttpTransport, RequestObserver
 from agents.kube.trust import Trust, is_older
 from agents.kube.warnings import Warnings
 from agents.pki.certificate import Certificate, parse_leaf
-from agents.pki.csr import CertificateRequester, IssuedCertificate
+from agents.pki.csr import CertificateRefused, CertificateRequester, IssuedCertificate
 from agents.pki.pending import FilePendingStore
 from agents.pki.store import FileKubeconfigStore
 from nodeagent.config import NodeAgentConfiguration
@@ -53,6 +53,20 @@ class CredentialsMissing(RetriableError):
 
 class CertificateNotAccepted(RetriableError):
     """A new certificate was issued, and the API server does not take it yet; the old one stays in use."""
+
+
+class Refusals:
+    """Tells a decision against our requests that is new from one that was said before."""
+
+    def __init__(self) -> None:
+        self._said: tuple[str, ...] | None = None
+
+    def is_news(self, error: AgentError) -> bool:
+        """Tell whether an error is worth a line; all but a repeated refusal are."""
+        if not isinstance(error, CertificateRefused):
+            return True
+        before, self._said = self._said, error.decision
+        return before != error.decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,24 +143,28 @@ class CredentialsManager:
         return None if self.explicit else self._trust
 
     async def obtain(self) -> ClusterAccess:
-        """Return how to reach the cluster; waits as long as it takes, and says why once a minute.
+        """Return how to reach the cluster; waits as long as it takes, and says why once a minute, a denial only once.
 
         Raises:
             FatalError: a kubeconfig was configured and cannot be used.
         """
         if self.explicit:
             return await self._load_explicit()
+        refusals = Refusals()
         while True:
             try:
                 return await self._stored() or await self._bootstrap()
             except FatalError:
                 raise
             except AgentError as error:
-                log.error(
-                    "No credentials for the cluster yet, trying again",
-                    error=error,
-                    requeueAfterSeconds=RETRY.total_seconds(),
-                )
+                if refusals.is_news(error):
+                    log.error(
+                        "No credentials for the cluster yet, trying again",
+                        error=error,
+                        requeueAfterSeconds=RETRY.total_seconds(),
+                    )
+                else:
+                    log.debug("Certificate refused again", error=error, requeueAfterSeconds=RETRY.total_seconds())
             await asyncio.sleep(RETRY.total_seconds())
 
     async def stored(self) -> ClusterAccess | None:
@@ -175,6 +193,7 @@ class CredentialsManager:
 
         Raises:
             CertificateNotAccepted: the API server does not take the new one (retriable).
+            CertificateRefused: somebody decided against the request (retriable, with a new request).
             AgentError: not issued or not stored; the current one stays in use.
         """
         async with self._renewing:

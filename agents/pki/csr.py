@@ -29,6 +29,7 @@ from agents.core.errors import RetriableError
 from agents.core.logging import get_logger
 from agents.kube.client import Client
 from agents.kube.errors import (
+    MAX_TEXT,
     AlreadyExists,
     ApiError,
     DeadlineExceeded,
@@ -39,7 +40,12 @@ from agents.kube.errors import (
     TooManyRequests,
     Unavailable,
 )
-from agents.kube.models import CERTIFICATE_SIGNING_REQUESTS, CertificateSigningRequest, find_condition
+from agents.kube.models import (
+    CERTIFICATE_SIGNING_REQUESTS,
+    CertificateSigningRequest,
+    Condition,
+    find_condition,
+)
 from agents.pki.certificate import InvalidCertificate, check_key_pair, parse_leaf
 from agents.pki.pending import PendingRequest, PendingStore
 
@@ -55,6 +61,29 @@ _WAITED_FOR = (Unavailable, DeadlineExceeded, TooManyRequests, ServerError, Forb
 
 class CertificateNotIssued(RetriableError):
     """The request was denied, failed, replaced, or not decided in time; the next attempt makes a new one."""
+
+
+class CertificateRefused(CertificateNotIssued):
+    """Somebody decided against the request.
+
+    Args:
+        request: name of the request.
+        condition: type `Denied` or `Failed`, with the reason and message of whoever decided.
+    """
+
+    def __init__(self, request: str, condition: Condition) -> None:
+        # An approver that names the request must not look as if it said something new about each attempt.
+        explanation = condition.message.replace(request, "this request")[:MAX_TEXT]
+        reason = condition.reason[:MAX_TEXT]
+        super().__init__(
+            "certificate signing request was refused",
+            certificateSigningRequest=request,
+            condition=condition.type,
+            reason=reason,
+            explanation=explanation,
+        )
+        self.decision = (condition.type, reason, explanation)
+        """The same for each attempt that is refused for the same reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +154,8 @@ class CertificateRequester:
         Until `used` is called the same certificate is returned again.
 
         Raises:
-            CertificateNotIssued: denied, failed, replaced, not decided in time, expired, or not for our key (retriable,
+            CertificateRefused: denied or failed, with what was said about it (retriable, with a new request).
+            CertificateNotIssued: replaced, not decided in time, expired, or not for our key (retriable,
                 with a new request).
             ApiError: the request could not be created, or is gone; or our credentials are refused.
             FileError: the key could not be kept (retriable); nothing was requested.
@@ -244,19 +274,21 @@ class CertificateRequester:
 
     async def _decide(self, pending: _Pending, current: CertificateSigningRequest) -> bytes | None:
         """Return the certificate, None while there is none."""
-        refused = next(
-            (kind for kind in ("Denied", "Failed") if find_condition(current.status.conditions, kind) is not None), None
-        )
         if pending.kept.uid is None:
             pending.kept = replace(pending.kept, uid=current.metadata.uid)
-        if refused is not None or current.metadata.uid != pending.kept.uid:
+        if current.metadata.uid != pending.kept.uid:
             await self.used()
             raise CertificateNotIssued(
-                "certificate signing request was refused or replaced",
+                "certificate signing request was replaced",
                 certificateSigningRequest=pending.kept.name,
-                condition=refused or "replaced",
+                condition="replaced",
             )
-        if find_condition(current.status.conditions, "Approved") is None:
+        conditions = current.status.conditions
+        refusal = find_condition(conditions, "Denied") or find_condition(conditions, "Failed")
+        if refusal is not None:
+            await self.used()
+            raise CertificateRefused(pending.kept.name, refusal)
+        if find_condition(conditions, "Approved") is None:
             return None
         return current.status.certificate or None
 

@@ -16,10 +16,12 @@ from agents.core.errors import RetriableError
 from agents.core.logging import get_logger
 from agents.kube.client import Client
 from agents.pki.certificate import parse_leaf, renewal_deadline
+from agents.pki.csr import CertificateRefused
 from agents.runtime.controller import Controller
 from agents.runtime.reconcile import Persistent, Request, Result
 from agents.runtime.source import StartupSource
-from nodeagent.credentials import RETRY, CertificateNotAccepted, CredentialsManager
+from agents.runtime.workqueue import MAX_DELAY
+from nodeagent.credentials import RETRY, CertificateNotAccepted, CredentialsManager, Refusals
 from nodeagent.host.node_events import NodeEvents
 
 log = get_logger(__name__)
@@ -56,6 +58,8 @@ class CertificateReconciler:
         self._certificate = b""
         self._deadline = clock.now()
         self._said = False
+        self._refusals = Refusals()
+        self._refused = 0
 
     async def reconcile(self, request: Request) -> Result:
         """Renew when it is time, else come back then."""
@@ -68,7 +72,9 @@ class CertificateReconciler:
         except CertificateNotAccepted as error:
             self._say(error)
             return Result(requeue_after=RETRY)
-        self._said = False
+        except CertificateRefused as error:
+            return Result(requeue_after=self._say_refused(error))
+        self._said, self._refusals, self._refused = False, Refusals(), 0
         # Never at once: a certificate that is due when it is issued must not have us ask for one after another.
         return Result(requeue_after=max(RETRY, min(await self._wait(), LONGEST_WAIT)))
 
@@ -91,6 +97,17 @@ class CertificateReconciler:
             self._said = True
             log.error("New client certificate not accepted, trying again", error=error)
             self._events.event("Warning", reason="CertificateNotAccepted", action="RenewCertificate", note=str(error))
+
+    def _say_refused(self, error: CertificateRefused) -> timedelta:
+        """Say once what was said about our request; returns when to ask again, later after each refusal (contract 4.6)."""
+        wait = min(RETRY * (1 << min(self._refused, 10)), MAX_DELAY)
+        self._refused += 1
+        if self._refusals.is_news(error):
+            log.error("Certificate refused, the old one stays in use", error=error)
+            self._events.event("Warning", reason="CertificateRefused", action="RenewCertificate", note=str(error))
+        else:
+            log.debug("Certificate refused again", error=error, requeueAfterSeconds=wait.total_seconds())
+        return wait
 
 
 def new_controller(

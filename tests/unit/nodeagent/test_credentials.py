@@ -11,12 +11,16 @@ import pytest
 import structlog
 
 from agents.core.errors import FatalError
+from agents.kube.client import Client
 from agents.kube.kubeconfig import ClusterAccess
 from agents.kube.server_clock import ServerClock
 from nodeagent.config import ApiServer, NodeAgentConfiguration
 from nodeagent.credentials import ClientFactory, CredentialsManager, bootstrap_access, read_bootstrap_token
 from nodeagent.paths import Paths
 from tests.support.clock import FakeClock
+from tests.support.fake_api import FakeApi
+from tests.support.tasks import running
+from tests.unit.agents.pki.conftest import Approver
 
 TOKEN = "abcdef.0123456789abcdef"
 
@@ -49,9 +53,25 @@ async def manager(paths: Paths, clock: FakeClock) -> AsyncIterator[CredentialsMa
     await found.close()
 
 
-def new_manager(paths: Paths, clock: FakeClock, config: NodeAgentConfiguration) -> CredentialsManager:
+class InMemory(ClientFactory):
+    """Clients of an API server in memory."""
+
+    def __init__(self, api: FakeApi, clock: FakeClock) -> None:
+        super().__init__(
+            clock=ServerClock(clock=clock, name="test"), rng=Random(1), observe=lambda _method, _code, _seconds: None
+        )
+        self._api = api
+
+    def client(self, *_: object, **__: object) -> Client:
+        """Return a client of that API server."""
+        return Client(transport=self._api, rng=Random(1))
+
+
+def new_manager(
+    paths: Paths, clock: FakeClock, config: NodeAgentConfiguration, *, clients: ClientFactory | None = None
+) -> CredentialsManager:
     """Return what a new process has."""
-    clients = ClientFactory(
+    clients = clients or ClientFactory(
         clock=ServerClock(clock=clock, name="test"), rng=Random(1), observe=lambda _method, _code, _seconds: None
     )
     return CredentialsManager(config=config, paths=paths, machine_name="machine-1", clients=clients, clock=clock)
@@ -70,6 +90,36 @@ async def test_without_kubeconfig_and_token_it_is_said_once_a_minute(manager: Cr
     lines = await obtain_for(manager, 299)
     assert [line["event"] for line in lines] == ["No credentials for the cluster yet, trying again"] * 5
     assert "bootstrap-token" in str(lines[0]["error"])
+
+
+async def test_a_denial_is_said_once(paths: Paths, clock: FakeClock) -> None:
+    """Contract 4.5: denied for ten minutes: one line with the approver's words, a request a minute, quietly; then it is issued."""
+    paths.bootstrap_token.write_text(TOKEN)
+    api = FakeApi()
+    approver = Approver(api)
+    manager = new_manager(paths, clock, configuration(), clients=InMemory(api, clock))
+    decided: list[str] = []
+
+    async def decide() -> None:
+        while True:
+            await asyncio.sleep(1)
+            name = approver.requests[-1]["metadata"]["name"]
+            if name not in decided:
+                decided.append(name)
+                approver.decide("Denied", message=f"{name}: Node exists already")
+
+    async with running(decide):
+        lines = await obtain_for(manager, 600)
+    assert [line["event"] for line in lines] == ["No credentials for the cluster yet, trying again"]
+    assert "reason=Test, explanation=this request: Node exists already" in str(lines[0]["error"])
+    assert len(decided) == 10
+
+    async with asyncio.TaskGroup() as group:
+        access = group.create_task(manager.obtain())
+        await asyncio.sleep(1)
+        approver.issue()
+    assert access.result().credentials.client_certificate
+    await manager.close()
 
 
 @pytest.mark.parametrize("content", [b"", b"apiVersion: v1\nclusters:\n- clu", b"\x00" * 64, b"[]", b"kind: Config"])

@@ -36,10 +36,11 @@ class Approver:
         builder = builder.not_valid_before(start).not_valid_after(start + lifetime)
         return builder.sign(self.key, hashes.SHA256()).public_bytes(Encoding.PEM)
 
-    def decide(self, condition: str, *, certificate: bytes | None = None) -> None:
+    def decide(self, condition: str, *, certificate: bytes | None = None, message: str = "") -> None:
         """Put a condition, and a certificate, on the newest request."""
         request = self.requests[-1]
-        status: Document = {"conditions": [{"type": condition, "status": "True", "reason": "Test"}]}
+        found = {"type": condition, "status": "True", "reason": "Test", "message": message}
+        status: Document = {"conditions": [found]}
         if certificate is not None:
             status["certificate"] = base64.b64encode(certificate).decode()
         self.api.put(CERTIFICATE_SIGNING_REQUESTS, {**request, "status": status})

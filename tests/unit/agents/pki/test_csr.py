@@ -23,7 +23,13 @@ from agents.kube.errors import (
     Unavailable,
 )
 from agents.kube.models import CERTIFICATE_SIGNING_REQUESTS
-from agents.pki.csr import CertificateNotIssued, CertificateRequester, IssuedCertificate, digest
+from agents.pki.csr import (
+    CertificateNotIssued,
+    CertificateRefused,
+    CertificateRequester,
+    IssuedCertificate,
+    digest,
+)
 from tests.support.clock import FakeClock
 from tests.support.fake_api import FakeApi
 from tests.unit.agents.pki.conftest import Approver
@@ -157,11 +163,31 @@ async def test_refusal_ends_the_wait_at_once(
     """Contract 4.3: a condition Denied or Failed must end the wait at once; the next attempt is a new request."""
     started = clock.monotonic()
     error = await failure(requester, 1, lambda: approver.decide(condition))
-    assert isinstance(error, CertificateNotIssued)
+    assert isinstance(error, CertificateRefused)
     assert error.fields["condition"] == condition
     assert clock.monotonic() - started == 2
     await play(requester, 1, approver.issue)
     assert len(approver.requests) == 2
+
+
+async def test_a_refusal_has_the_words_of_whoever_decided(requester: CertificateRequester, approver: Approver) -> None:
+    """Contract 4.5: reason and message of the condition are in the error, cut to 256 characters, and the same for each attempt."""
+
+    async def refused() -> CertificateRefused:
+        def deny() -> None:
+            name = approver.requests[-1]["metadata"]["name"]
+            approver.decide("Denied", message=f"{name}: node exists already" + "." * 1000)
+
+        error = await failure(requester, 1, deny)
+        assert isinstance(error, CertificateRefused)
+        return error
+
+    first, second = await refused(), await refused()
+    assert first.fields["reason"] == "Test"
+    assert str(first.fields["explanation"]).startswith("this request: node exists already..")
+    assert len(str(first.fields["explanation"])) == 256
+    assert first.decision == second.decision
+    assert first.fields["certificateSigningRequest"] != second.fields["certificateSigningRequest"]
 
 
 async def test_replaced_request_ends_the_wait(

@@ -2,9 +2,11 @@
 
 import asyncio
 import base64
+from collections.abc import MutableMapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 import structlog
@@ -24,6 +26,7 @@ from tests.lab.pki import Authority
 from tests.support.clock import EPOCH
 from tests.support.fake_systemd import FakeSystemd
 from tests.support.own_node import OwnNode
+from tests.support.tasks import running
 from tests.unit.agents.pki.conftest import Approver
 
 LIFETIME = timedelta(hours=3)
@@ -154,6 +157,41 @@ async def test_a_new_certificate_that_is_not_accepted_is_tried_again(machine: Ma
         assert len(machine.api.switches) == 1
         assert len(machine.approver.requests) == 1
     assert machine.paths.kubeconfig.read_bytes() != first
+
+
+async def test_a_denied_renewal_is_said_once(machine: Machine) -> None:
+    """Contract 4.5, 4.6: denied for ten minutes: one line and one event with the approver's words; another text is said again."""
+    words = "requester is not the machine"
+
+    async def deny() -> None:
+        while True:
+            if machine.open_requests:
+                name = machine.approver.requests[-1]["metadata"]["name"]
+                machine.approver.decide("Denied", message=f"{name}: {words}")
+            await asyncio.sleep(1)
+
+    def said(lines: list[MutableMapping[str, Any]]) -> list[str]:
+        return [str(line["error"]) for line in lines if line["log_level"] != "debug" and "error" in line]
+
+    async with machine.running(machine.controller()):
+        await machine.requested()
+        async with running(deny):
+            with structlog.testing.capture_logs() as lines:
+                await asyncio.sleep(600)
+            [line] = said(lines)
+            assert "explanation=this request: requester is not the machine" in line
+            [note] = machine.notes("CertificateRefused")
+            assert note == f"Warning: {line}"
+            assert 3 <= len(machine.approver.requests) <= 5
+            words = "machine is gone"
+            with structlog.testing.capture_logs() as lines:
+                await asyncio.sleep(3000)
+            assert ["machine is gone" in line for line in said(lines)] == [True]
+        assert len(machine.notes("CertificateRefused")) == 2
+        await machine.requested()
+        machine.issue()
+        await asyncio.sleep(3)
+        assert len(machine.api.switches) == 1
 
 
 async def test_a_certificate_that_is_never_accepted_is_replaced(machine: Machine) -> None:
