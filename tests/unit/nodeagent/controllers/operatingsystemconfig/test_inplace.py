@@ -2,7 +2,12 @@
 
 import asyncio
 import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
+from select import select
 from typing import Any
 
 import pytest
@@ -11,7 +16,9 @@ from agents.core.errors import RetriableError
 from agents.kube.errors import Unavailable
 from agents.kube.models import NODES, PODS
 from nodeagent.controllers.operatingsystemconfig.inplace import RolledBack, UpdateFailed, WaitingForReboot
-from tests.support.osc_agent import SLEEP, OscAgent, inline
+from tests.support.osc_agent import SLEEP, OscAgent, from_image, inline
+from tests.support.tasks import settle
+from tests.support.virtual_time import VirtualTimeLoop
 
 KUBELET = "/var/lib/kubelet/config/kubelet"
 RESULT = "node.machine.sapcloud.io/update-result"
@@ -23,17 +30,18 @@ ROTATED = {"lastInitiationTime": "2026-01-01T00:00:00Z"}
 def publish(
     node: OscAgent,
     *,
-    os: str = "1.0.0",
+    version: str = "1.0.0",
     command: str = "",
     args: tuple[str, ...] = (),
     rotation: Any = None,
+    more: Sequence[Mapping[str, Any]] = (),
     **kubelet: Any,
 ) -> str:
     """Publish an OSC for updates in place; the command is a shell's."""
-    wanted = {"operatingSystemVersion": os, "kubelet": "1.34.1", "credentialsRotation": rotation}
+    wanted = {"operatingSystemVersion": version, "kubelet": "1.34.1", "credentialsRotation": rotation}
     update = {"osUpdate": {"command": "/bin/sh", "args": ["-c", command, *args]}} if command else None
     return node.publish(
-        files=[inline(KUBELET, json.dumps(kubelet)), inline("/etc/os", os)],
+        files=[inline(KUBELET, json.dumps(kubelet)), inline("/etc/os", version), *more],
         units=[{"name": "kubelet.service", "content": SLEEP, "filePaths": [KUBELET]}],
         inPlaceUpdates=wanted,
         status={"inPlaceUpdates": update},
@@ -111,7 +119,7 @@ async def test_the_cpu_managers_state_goes_with_its_policy(updated: OscAgent) ->
 async def test_the_operating_system_is_updated_and_the_reboot_awaited(updated: OscAgent) -> None:
     """Contract 6.13, Appendix C (in place): annotation, command without a shell around it, terminal wait; after the reboot pods go and all is well."""
     drain(updated)
-    checksum = publish(updated, os="2.0", command=f'echo "$0" > {updated.root}/called', args=("2.0",))
+    checksum = publish(updated, version="2.0", command=f'echo "$0" > {updated.root}/called', args=("2.0",))
     updated.run_pod("static")
     async with updated.connected():
         with pytest.raises(WaitingForReboot):
@@ -136,7 +144,7 @@ async def test_the_operating_system_is_updated_and_the_reboot_awaited(updated: O
 async def test_a_rolled_back_update_waits_for_a_person(updated: OscAgent) -> None:
     """Contract 6.13, 6.10, Appendix C (in place): the machine came back with the old system: marked failed once, no retry until new input."""
     drain(updated)
-    publish(updated, os="2.0", command="true")
+    publish(updated, version="2.0", command="true")
     async with updated.connected():
         with pytest.raises(WaitingForReboot):
             await updated.reconcile()
@@ -167,7 +175,7 @@ async def test_w36_a_failed_update_is_said_in_at_most_4_kib(
 ) -> None:
     """Contract 9 W36, 6.13: no retry but the back-off; annotation, event and status say how it ended and what it printed last, cut."""
     drain(updated)
-    publish(updated, os="2.0", command=command)
+    publish(updated, version="2.0", command=command)
     async with updated.connected():
         with pytest.raises(UpdateFailed):
             await updated.reconcile()
@@ -198,7 +206,7 @@ async def test_w36_both_errors_are_kept_if_the_node_cannot_be_told(updated: OscA
 async def test_w19_a_reboot_between_two_network_problems_does_not_extend_them(updated: OscAgent) -> None:
     """Contract 9 W19: what was noted by the clock of the boot before counts from now on, not from the future."""
     drain(updated)
-    publish(updated, os="2.0", command="echo Network Problems; exit 1")
+    publish(updated, version="2.0", command="echo Network Problems; exit 1")
     state = updated.paths.operating_system_update
     state.parent.mkdir(parents=True, exist_ok=True)
     state.write_text(json.dumps({"version": "2.0", "succeeded": False, "failing_since": 1e9}))
@@ -212,7 +220,7 @@ async def test_w19_a_reboot_between_two_network_problems_does_not_extend_them(up
 async def test_w19_network_problems_are_retried_for_five_minutes(updated: OscAgent) -> None:
     """Contract 9 W19, 6.13: every 30 s for 5 min, then failed, and again after 10 min."""
     drain(updated)
-    publish(updated, os="2.0", command=f"echo x >> {updated.root}/tries; echo Network Problems; exit 1")
+    publish(updated, version="2.0", command=f"echo x >> {updated.root}/tries; echo Network Problems; exit 1")
     async with updated.connected():
         started, tries = updated.clock.monotonic(), 1
         while (await updated.reconcile()).requeue_after == timedelta(seconds=30):
@@ -222,6 +230,46 @@ async def test_w19_network_problems_are_retried_for_five_minutes(updated: OscAge
         assert updated.clock.monotonic() - started >= 300
         assert metadata(updated)[0] == "failed"
         assert (updated.read("/tries") or "").count("x") == tries > 2
+
+
+@contextmanager
+def fifo(path: Path) -> Iterator[int]:
+    """Make a pipe with a name, that programs can wait for; yields its descriptor, which waits for nobody."""
+    os.mkfifo(path)
+    descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+    yield descriptor
+    os.close(descriptor)
+
+
+async def work(seconds: int) -> None:
+    """Let time go by while a program runs, for which the loop's clock stands still."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    for _ in range(0, seconds, 10):
+        loop.advance(10)
+        await settle()
+
+
+async def test_w19_apply_and_operating_system_have_times_of_their_own(updated: OscAgent) -> None:
+    """Contract 9 W19, 6.13: an apply of 170 s, then a command of 590 s: neither the apply's time nor the controller's cuts it off."""
+    drain(updated)
+    command = f"echo x >> {updated.root}/tries; echo > {updated.root}/begun; read line < {updated.root}/end"
+    updated.images.images["os"] = {"/f": b"program"}
+    updated.images.blocked = asyncio.Event()
+    publish(updated, version="2.0", command=command, more=[from_image("/opt/f", "os", "/f")])
+    with fifo(updated.root / "begun") as begun, fifo(updated.root / "end") as end:
+        async with updated.controlling():
+            await asyncio.sleep(170)
+            assert updated.read("/tries") is None
+            updated.images.blocked.set()
+            assert (await asyncio.to_thread(select, [begun], [], [], 10.0))[0], "the command does not run"
+            await work(590)
+            os.write(end, b"\n")
+            await asyncio.sleep(30)
+    assert updated.read("/opt/f") == "program"
+    assert updated.read("/tries") == "x\n"
+    assert json.loads(updated.paths.operating_system_update.read_text())["succeeded"] is True
+    assert metadata(updated) == (None, None, "2.0"), "the machine's restart is awaited"
 
 
 def waits_for_kubelet(agent: OscAgent) -> bool:
@@ -252,7 +300,7 @@ async def test_w19_an_unhealthy_kubelet_has_five_minutes(updated: OscAgent) -> N
 async def test_an_osc_without_a_command_says_so(updated: OscAgent) -> None:
     """Contract 6.13: command and version are required."""
     drain(updated)
-    publish(updated, os="2.0")
+    publish(updated, version="2.0")
     async with updated.connected():
         with pytest.raises(UpdateFailed, match="no command"):
             await updated.reconcile()
