@@ -13,7 +13,7 @@ from agents.runtime.controller import Environment
 from agents.runtime.metrics import Metrics
 from nodeagent.controllers.operatingsystemconfig import serial
 from nodeagent.controllers.operatingsystemconfig.serial import LockLost
-from tests.support.osc_agent import HOSTNAME, SECRET, OscAgent, inline
+from tests.support.osc_agent import HOSTNAME, SECRET, SLEEP, OscAgent, from_image, inline
 from tests.support.tasks import running
 
 
@@ -112,7 +112,34 @@ async def test_w18_the_lock_is_renewed_in_the_background(node: OscAgent) -> None
         )
 
 
-async def test_w18_a_lost_lock_stops_the_apply_before_its_next_step(node: OscAgent) -> None:
+async def test_w18_a_lock_that_is_lost_during_an_apply_stops_it_before_its_next_step(node: OscAgent) -> None:
+    """Contract 9 W18: taken by another node while an image is fetched: the unit that needs it is not started before our next turn."""
+    node.images.images["i"] = {"/f": b"x"}
+    node.images.blocked = asyncio.Event()
+    unit = {"name": "a.service", "command": "start", "content": SLEEP, "filePaths": ["/f"]}
+    checksum = node.publish(files=[from_image("/f", "i", "/f")], units=[unit], serial=True)
+    environment = Environment(clock=node.clock, rng=Random(1), metrics=Metrics())
+    renewing = serial.new_controller(node.lock)
+    async with node.controlling(), running(lambda: renewing.run(environment)):
+        await asyncio.sleep(5)
+        node.api.fail(Unavailable("away"), method="PUT", path="/apis/coordination.k8s.io")
+        await asyncio.sleep(585)
+        assert node.lock.held
+        await asyncio.sleep(15)
+        hold(node, "worker-2")
+        node.images.blocked.set()
+        await asyncio.sleep(60)
+        assert node.read("/f") == "x", "it was under way"
+        assert (node.calls("RestartUnit"), node.calls("StartUnit")) == (0, 0)
+        assert node.applied() is None
+        node.api.heal()
+        hold(node, None)
+        await asyncio.sleep(60)
+        assert (node.applied(), spec(node)) == (checksum, {})
+        assert node.calls("RestartUnit") + node.calls("StartUnit") == 1
+
+
+async def test_w18_a_lost_lock_is_known_to_be_lost(node: OscAgent) -> None:
     """Contract 9 W18: after ten minutes without renewal somebody else may be at work."""
     secret = node.publish(files=[inline("/etc/a", "1")], serial=True)
     assert secret
