@@ -219,7 +219,7 @@ async def test_a_refused_osc_that_is_taken_back_is_no_failing_item(node: OscAgen
 
 
 async def test_failing_items_are_named_and_the_rest_is_applied(node: OscAgent) -> None:
-    """Contract 6.2, 6.10: a missing Secret, a masked and a failing unit fail alone; event and status name each; no annotation."""
+    """Contract 6.2, 6.10: a missing Secret, a masked and a failing unit fail alone; event and status name each with its cause; no annotation."""
     node.host.mask("masked.service")
     broken = "[Service]\nType=oneshot\nExecStart=/bin/false\n"
     checksum = node.publish(
@@ -240,8 +240,15 @@ async def test_failing_items_are_named_and_the_rest_is_applied(node: OscAgent) -
         assert not node.paths.last_applied.exists()
         await asyncio.sleep(5)
         note = node.events("OSCFailed")[0]["note"]
-        assert all(name in note for name in ("/etc/secret", "broken.service", "masked.service"))
+        causes = {
+            "file /etc/secret": "object not found (method=GET, path=/api/v1/namespaces/kube-system/secrets/missing",
+            "unit masked.service": "unit is masked (call=RestartUnit",
+            "unit broken.service": "unit command failed (unit=broken.service, command=restart, result=failed: failed/failed, result exit-code)",
+        }
+        assert note.startswith("3 items could not be applied: ")
+        assert [text for name, cause in causes.items() if (text := f"{name}: {cause}") not in note] == []
         items = {item["name"]: item for item in node.status_document()["items"]}
+        assert [name for name, cause in causes.items() if not items[name]["cause"].startswith(cause)] == []
         assert sorted(items) == raised.value.fields["items"]
         assert node.status_document()["phase"] == "failing"
         node.put_secret("missing", "key", "here")
