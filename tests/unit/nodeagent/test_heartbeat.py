@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -20,14 +21,16 @@ from agents.kube.errors import (
 )
 from agents.kube.models import LEASES, NODES, SECRETS
 from agents.runtime.cache import Cache
-from agents.runtime.controller import Controller
+from agents.runtime.controller import Controller, Environment
+from agents.runtime.metrics import Metrics
 from agents.runtime.source import ChannelSource
 from nodeagent.config import TokenController, TokenSync
 from nodeagent.controllers import lease, token
 from nodeagent.host.node_identity import NodeIdentity
 from tests.support.clock import FakeClock
 from tests.support.fake_api import FakeApi
-from tests.support.osc_agent import b64, run_controller
+from tests.support.fake_systemd import FakeSystemd
+from tests.support.osc_agent import SLEEP, OscAgent, b64, from_image, run_controller
 from tests.support.tasks import running
 
 NAME = "gardener-node-agent-worker-1"
@@ -133,8 +136,38 @@ async def test_answers_that_take_nine_seconds_are_waited_for(heart: Heart) -> No
     """Contract 7.1: a slow API server: every request takes 9 s; the longest gap between renewals stays below 25 s."""
     heart.api.latency = 9.0
     await heart.run(300)
-    gaps = [later - earlier for earlier, later in zip(heart.beats, heart.beats[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in pairwise(heart.beats)]
     assert len(gaps) > 10
+    assert max(gaps) < 25
+
+
+async def test_a_step_of_ten_minutes_does_not_delay_the_heartbeat(tmp_path: Path, host: FakeSystemd) -> None:
+    """Contract 7.1: both controllers in one process, a file's image takes 600 s: no gap of 25 s; then the OSC is applied."""
+    node = OscAgent(tmp_path, host)
+    node.register_node()
+    node.images.images["kubelet"] = {"/kubelet": b"program"}
+    node.images.blocked = asyncio.Event()
+    unit = {"name": "kubelet.service", "content": SLEEP, "filePaths": ["/opt/bin/kubelet"]}
+    beats: list[float] = []
+
+    async def renewed() -> None:
+        beats.append(node.clock.monotonic())
+
+    heartbeat = lease.new_controller(
+        client=node.client, nodes=node.nodes, identity=node.identity, clock=node.clock, renewed=renewed
+    )
+    environment = Environment(clock=node.clock, rng=Random(1), metrics=Metrics())
+    async with node.controlling(), running(lambda: heartbeat.run(environment)):
+        await asyncio.sleep(30)
+        checksum = node.publish(files=[from_image("/opt/bin/kubelet", "kubelet", "/kubelet")], units=[unit])
+        await asyncio.sleep(600)
+        assert node.applied() != checksum
+        assert node.images.pulls
+        node.images.blocked.set()
+        await asyncio.sleep(30)
+        assert (node.applied(), node.read("/opt/bin/kubelet")) == (checksum, "program")
+    gaps = [later - earlier for earlier, later in pairwise(beats)]
+    assert len(gaps) > 60
     assert max(gaps) < 25
 
 
