@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 from dbus_next import Message, MessageType, Variant
 from dbus_next._private.unmarshaller import Unmarshaller
@@ -91,6 +92,7 @@ class FakeSystemd:
         refuse_login: authentication ends with an end of file.
         refuse_next: so many calls of unit files are refused.
         received: members of all calls that came.
+        bodies: their arguments.
         jobs: kind and unit of all jobs that were queued.
     """
 
@@ -105,6 +107,7 @@ class FakeSystemd:
         self.refuse_login = False
         self.refuse_next = 0
         self.received: list[str] = []
+        self.bodies: list[list[Any]] = []
         self.jobs: list[tuple[str, str]] = []
         self._called: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self._jobs = 0
@@ -206,6 +209,7 @@ class FakeSystemd:
     def _answer(self, peer: asyncio.StreamWriter, call: Message) -> None:
         member = call.member or ""
         self.received.append(member)
+        self.bodies.append(call.body)
         self._called[member].set()
         if member in self.silent:
             return

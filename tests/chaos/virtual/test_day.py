@@ -162,6 +162,7 @@ class Day:
             await asyncio.sleep(600)
             self.api.forget()
             self.host.received.clear()
+            self.host.bodies.clear()
             self.node.removed.clear()
             self.node.drifted.clear()
             del self.beats[:-1000]

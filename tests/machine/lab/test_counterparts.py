@@ -25,7 +25,7 @@ def _agent_api(lab: Lab, machine: str, folder: Path) -> Api:
 
 
 def test_node_agent_gets_what_the_table_says_and_denials_are_recorded(lab: Lab, tmp_path: Path) -> None:
-    """Before its Node exists an agent may list Nodes and read its pool's Secret; the rest is 403 and in the record."""
+    """Contract 4.8, Appendix C (authorizer): before its Node exists an agent may list Nodes and read its pool's Secret; the rest is 403 and in the record."""
     lab.publish_osc_bytes(b"spec: {}\n", pool="table", secret_name="osc-table")
     api = _agent_api(lab, "table", tmp_path)
     assert api.raw("GET", "/version")[0] == 200
@@ -46,7 +46,7 @@ def test_node_agent_gets_what_the_table_says_and_denials_are_recorded(lab: Lab, 
 
 
 def test_node_makes_the_difference(lab: Lab, tmp_path: Path) -> None:
-    """With the Node, its Lease and the Secret that its label names can be used; those of others cannot."""
+    """Contract 4.8, Appendix C (authorizer): with the Node, its Lease and the Secret that its label names can be used; those of others cannot."""
     for name in ("osc-mine", "osc-other"):
         lab.publish_osc_bytes(b"spec: {}\n", pool="p", secret_name=name)
     labels = {"worker.gardener.cloud/gardener-node-agent-secret-name": "osc-mine"}

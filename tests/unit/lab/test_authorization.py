@@ -39,7 +39,7 @@ def _effect(review: Review, **facts: Any) -> Effect:
     ],
 )
 def test_identity_needs_prefix_and_group(user: str, groups: tuple[str, ...], effect: Effect) -> None:
-    """Section 14.2: only prefix and group together make a node agent, and a machine name must follow."""
+    """Contract 4.8, Appendix C (authorizer): only prefix and group together make a node agent, and a machine name must follow."""
     review = Review(user=user, groups=groups, verb="list", resource="nodes")
     assert decide(review, Facts()).effect is effect
 
@@ -62,7 +62,7 @@ def test_identity_needs_prefix_and_group(user: str, groups: tuple[str, ...], eff
     ],
 )
 def test_requests_that_need_no_node(review: Review, facts: dict[str, Any], effect: Effect) -> None:
-    """CSRs, events, and everything that is not in the table."""
+    """Contract 4.8, Appendix C (authorizer): CSRs, events, and everything that is not in the table."""
     assert _effect(review, **facts) is effect
 
 
@@ -83,7 +83,7 @@ def test_requests_that_need_no_node(review: Review, facts: dict[str, Any], effec
     ],
 )
 def test_leases(verb: str, name: str, namespace: str, effect: Effect) -> None:
-    """Leases: two names in kube-system, no patch, no delete; without the Node nothing."""
+    """Contract 4.8, Appendix C (authorizer): Leases: two names in kube-system, no patch, no delete; without the Node nothing."""
     review = _review(verb, _LEASES, name, namespace=namespace)
     assert _effect(review, node=_NODE) is effect
     assert _effect(review) is Effect.DENY
@@ -105,7 +105,7 @@ def test_leases(verb: str, name: str, namespace: str, effect: Effect) -> None:
     ],
 )
 def test_nodes(verb: str, name: str, subresource: str, without_node: Effect, with_node: Effect) -> None:
-    """Nodes: list and watch always, the rest for the own Node only."""
+    """Contract 4.8, Appendix C (authorizer): Nodes: list and watch always, the rest for the own Node only."""
     review = _review(verb, "nodes", name, subresource=subresource)
     assert (_effect(review), _effect(review, node=_NODE)) == (without_node, with_node)
 
@@ -125,7 +125,7 @@ def test_nodes(verb: str, name: str, subresource: str, without_node: Effect, wit
     ],
 )
 def test_pods(review: Review, pod: dict[str, Any] | None, effect: Effect) -> None:
-    """Pods: with the field selector, or one that is on the own Node; a missing one is an error, and without Node nothing."""
+    """Contract 4.8, Appendix C (authorizer): Pods: with the field selector, or one that is on the own Node; a missing one is an error, and without Node nothing."""
     assert _effect(review, node=_NODE, pod=pod) is effect
     assert _effect(review, pod=pod) is Effect.DENY
 
@@ -137,20 +137,20 @@ _POOLS = (
 
 
 def test_secrets_without_a_node_are_those_of_all_pools() -> None:
-    """While no Node exists, every OSC Secret and whatever those refer to can be read."""
+    """Contract 4.8, Appendix C (authorizer): while no Node exists, every OSC Secret and whatever those refer to can be read."""
     names = readable_secrets(Facts(pool_secrets=_POOLS))
     assert {"osc-a", "osc-b", "ref-all", "ref-h1", "ref-h2", "ref-b", "gardener-valitail"} <= names
 
 
 def test_secrets_with_a_node_are_those_of_its_pool_and_host() -> None:
-    """With a Node, only the OSC Secret that its label names, and what it refers to for this host."""
+    """Contract 4.8, Appendix C (authorizer): with a Node, only the OSC Secret that its label names, and what it refers to for this host."""
     names = readable_secrets(Facts(node=_NODE, pool_secrets=_POOLS))
     assert {"osc-a", "ref-all", "ref-h1"} <= names
     assert not names & {"osc-b", "ref-b", "ref-h2"}
 
 
 def test_secrets_of_a_node_without_the_label_are_the_constant_ones() -> None:
-    """The empty name is never readable, whatever labels are missing."""
+    """Contract 4.8, Appendix C (authorizer): the empty name is never readable, whatever labels are missing."""
     names = readable_secrets(Facts(node={"metadata": {}}, pool_secrets=_POOLS))
     assert "" not in names
     assert "osc-a" not in names
@@ -171,7 +171,7 @@ def test_secrets_of_a_node_without_the_label_are_the_constant_ones() -> None:
     ],
 )
 def test_secrets(verb: str, name: str, namespace: str, effect: Effect) -> None:
-    """Secrets: reading by name, in kube-system."""
+    """Contract 4.8, Appendix C (authorizer): Secrets: reading by name, in kube-system."""
     assert _effect(_review(verb, "secrets", name, namespace=namespace), node=_NODE, pool_secrets=_POOLS) is effect
 
 

@@ -47,7 +47,7 @@ def test_the_running_operating_system_counts() -> None:
     ("version", "expected"), [("1.33.9", ()), ("1.34.0", ("kubelet_minor_version",)), ("2.33.1", ())]
 )
 def test_kubelet_minor_version(version: str, expected: tuple[str, ...]) -> None:
-    """Contract 6.13: the minor number alone."""
+    """Contract 6.13, Appendix C (differences): the kubelet's minor number alone."""
     assert due(config(kubelet=version), config()) == expected
 
 
@@ -70,7 +70,7 @@ def test_kubelet_configuration(old: dict[str, Any], new: dict[str, Any], expecte
 
 
 def test_reserved_resources_must_be_quantities() -> None:
-    """Contract 6.13: any other text is an error."""
+    """Contract 6.13, Appendix C (differences): reserved resources: any other text is an error."""
     with pytest.raises(InvalidOSC, match=r"kubeReserved\.cpu"):
         due(config(kubeReserved={"cpu": "much"}), config())
 
@@ -94,7 +94,7 @@ def test_w35_a_kubelet_configuration_that_is_not_inline_is_an_error() -> None:
     ],
 )
 def test_rotations(before: Any, now: Any, expected: bool) -> None:
-    """Contract 6.13: a new time of initiation, or a first one."""
+    """Contract 6.13, Appendix C (differences): credentials: a new time of initiation, or a first one."""
     for kind, names in (
         ("certificateAuthorities", {"kubelet_certificate_authorities", "own_certificate_authorities"}),
         ("serviceAccountKey", {"service_account_key"}),

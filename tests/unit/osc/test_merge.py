@@ -5,7 +5,7 @@ from osc.types import DropIn, File, OperatingSystemConfig, Spec, Status, Unit
 
 
 def test_files_are_spec_then_extension_without_other_hosts() -> None:
-    """Contract 6.3.3: spec files, then extension files, minus files of another host."""
+    """Contract 6.3.3, Appendix C (differences): spec files, then extension files, minus files of another host."""
     config = OperatingSystemConfig(
         spec=Spec(files=(File(path="/a"), File(path="/b", host_name="other"), File(path="/c", host_name="me"))),
         status=Status(extension_files=(File(path="/d"), File(path="/e", host_name=""))),
@@ -14,7 +14,7 @@ def test_files_are_spec_then_extension_without_other_hosts() -> None:
 
 
 def test_one_path_for_several_hosts_is_chosen_by_name() -> None:
-    """Contract 5.4: a path may occur once per host; each host gets its own."""
+    """Contract 5.4, Appendix C (differences): a path may occur once per host; each host gets its own."""
     files = (File(path="/a", host_name="one", permissions=1), File(path="/a", host_name="two", permissions=2))
     config = OperatingSystemConfig(spec=Spec(files=files))
     assert [file.permissions for file in effective(config, hostname="two").files] == [2]

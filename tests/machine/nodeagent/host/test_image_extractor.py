@@ -65,7 +65,7 @@ def kill_all(extractor: ExtractorOnMachine, process: "subprocess.Popen[bytes]") 
 def test_a_file_comes_out_of_an_image_by_digest(
     extractor: ExtractorOnMachine, registry: Registry, plain: Registry, kind: str
 ) -> None:
-    """Contract 6.16, 6.5: bytes and mode are the image's and the OSC's, from a registry with an own CA and one without TLS."""
+    """Contract 6.16, 6.5, Appendix C (files): from the image to another file system: bytes and mode are the image's and the OSC's, from a registry with an own CA and one without TLS."""
     image = small(registry if kind == "tls" else plain, f"digest-{kind}")
     assert extractor.extract(image, wanted(mode=0o750)) == {TOOL: True}
     assert extractor.machine.read(TOOL) == BINARY

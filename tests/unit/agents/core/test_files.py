@@ -66,7 +66,7 @@ def test_write_honours_only_the_nine_permission_bits(tmp_path: Path) -> None:
 
 
 def test_write_replaces_a_link_and_never_follows_it(tmp_path: Path) -> None:
-    """The last component is replaced: the link's target keeps its content."""
+    """Contract 6.5, Appendix C (files): the last component is replaced: the link's target keeps its content."""
     (tmp_path / "target").write_bytes(b"precious")
     (tmp_path / "link").symlink_to(tmp_path / "target")
     files.write_atomic(tmp_path / "link", b"x", mode=0o600)
@@ -132,7 +132,7 @@ def test_write_refuses_paths_that_are_not_absolute_and_clean(path: str) -> None:
 
 
 def test_write_removes_its_stale_temporary_file(tmp_path: Path) -> None:
-    """A temporary file that a kill left is no obstacle, also when it is a link to elsewhere."""
+    """Contract 3, Appendix C (files): a temporary file that a kill left is no obstacle, also when it is a link to elsewhere."""
     (tmp_path / "elsewhere").write_bytes(b"precious")
     (tmp_path / ".f.tmp").symlink_to(tmp_path / "elsewhere")
     files.write_atomic(tmp_path / "f", b"x", mode=0o600)
@@ -141,7 +141,7 @@ def test_write_removes_its_stale_temporary_file(tmp_path: Path) -> None:
 
 
 def test_stale_temporaries_are_removed_on_request(tmp_path: Path) -> None:
-    """Only the temporary names of the given files go; somebody else's `.tmp` stays."""
+    """Contract 3, Appendix C (files): only the temporary names of the given files go; somebody else's `.tmp` stays."""
     (tmp_path / ".f.tmp").write_bytes(b"half")
     (tmp_path / ".other.tmp").write_bytes(b"not ours")
     assert files.remove_stale_temporaries([tmp_path / "f", tmp_path / "missing/g"]) == [tmp_path / ".f.tmp"]
@@ -180,7 +180,7 @@ def test_batch_that_is_left_without_commit_changes_nothing(tmp_path: Path) -> No
 
 
 def test_commit_reports_a_rename_that_fails(tmp_path: Path) -> None:
-    """A target that became a directory meanwhile fails alone and leaves no temporary file."""
+    """Contract 6.5, Appendix C (files): a target that became a directory meanwhile fails alone and leaves no temporary file."""
     with Batch(sync=False) as batch:
         batch.stage(tmp_path / "a", b"1", mode=0o600)
         batch.stage(tmp_path / "b", b"1", mode=0o600)
@@ -293,7 +293,7 @@ def source(tmp_path: Path) -> Iterator[OpenFile]:
 
 
 def test_an_open_file_is_copied_in_pieces(tmp_path: Path, source: OpenFile) -> None:
-    """Contract 6.5: bytes and mode arrive; equal ones are not written again, and one differing byte is found."""
+    """Contract 6.5, Appendix C (files): bytes and mode arrive; equal ones are not written again, and one differing byte is found."""
     target = tmp_path / "target"
     with Batch() as batch:
         assert batch.stage(target, source, mode=0o755) is files.Change.CONTENT
@@ -308,7 +308,7 @@ def test_an_open_file_is_copied_in_pieces(tmp_path: Path, source: OpenFile) -> N
 
 
 def test_a_copy_that_is_given_up_leaves_nothing(tmp_path: Path, source: OpenFile) -> None:
-    """What ends a copy in the middle, any exception, reaches the caller; the old file stays and nothing lies beside it."""
+    """Contract 6.5, Appendix C (files): what ends a copy in the middle, any exception, reaches the caller; the old file stays and nothing lies beside it."""
     (tmp_path / "target").write_bytes(b"old")
     calls = count()
 

@@ -20,13 +20,13 @@ from agents.core.versions import InvalidVersion, Version, matches
     ],
 )
 def test_missing_parts_of_the_desired_version_are_wildcards(current: str, desired: str, equal: bool) -> None:
-    """Contract 6.13: as a tilde range; suffixes and the letter v do not count."""
+    """Contract 6.13, Appendix C (differences): versions of the operating system: as a tilde range; suffixes and the letter v do not count."""
     assert matches(current, desired) is equal
 
 
 @pytest.mark.parametrize("text", ["", "new", "1.2.3.4", "-1", "1..2"])
 def test_what_is_no_version_is_an_error(text: str) -> None:
-    """Contract 6.13: unparsable is an error, never a difference."""
+    """Contract 6.13, Appendix C (differences): unparsable is an error, never a difference."""
     with pytest.raises(InvalidVersion):
         matches("1.2.3", text)
 
