@@ -61,6 +61,14 @@ class NodeAgentMetrics:
         )
         for verb, result in product(sorted(VERBS), _RESULTS):  # a counter that begins at 1 has no increase
             self._steps.labels(verb, result)
+        self._step_seconds = Counter(
+            f"{_PREFIX}_apply_step_seconds",
+            "How long steps of applies took by what they do: all of one kind together, each image on its own.",
+            ("step",),
+            registry=metrics.registry,
+        )
+        for verb in sorted(VERBS):
+            self._step_seconds.labels(verb)
 
     def drift(self, found: Callable[[], Mapping[str, float]]) -> None:
         """Show what drifted, by what was done about it."""
@@ -72,6 +80,8 @@ class NodeAgentMetrics:
         self._durations.observe(seconds)
         for (verb, result), count in outcome.steps.items():
             self._steps.labels(verb, result).inc(count)
+        for verb, spent in outcome.seconds.items():
+            self._step_seconds.labels(verb).inc(spent)
 
     def certificate_expires(self, moment: datetime) -> None:
         """Note a client certificate."""

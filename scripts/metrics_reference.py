@@ -72,12 +72,11 @@ def metrics() -> list[Metric]:
 
 def _created(path: Path, program: str) -> Iterator[Metric]:
     tree = ast.parse(path.read_text())
+    assigned = dict(_assigned(tree))
     texts = {
-        target.id: node.value.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-        for target in node.targets
-        if isinstance(target, ast.Name)
+        name: value.value
+        for name, value in assigned.items()
+        if isinstance(value, ast.Constant) and isinstance(value.value, str)
     }
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or (kind := _kind(node)) is None or not node.args:
@@ -92,7 +91,26 @@ def _created(path: Path, program: str) -> Iterator[Metric]:
         meaning = _text(node.args[1], texts) if len(node.args) > 1 else None
         if meaning is None:
             raise SystemExit(f"{path.relative_to(ROOT)}:{node.lineno}: what {name} means is no constant text")
-        yield Metric(name, TYPES[kind], _labels(node), meaning, program)
+        labels = _labels(node, assigned)
+        if labels is None:
+            raise SystemExit(f"{path.relative_to(ROOT)}:{node.lineno}: labels of {name} are not constant")
+        yield Metric(name, TYPES[kind], labels, meaning, program)
+
+
+def _assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    """Yield what is assigned to which name, of several at once, too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                match target, node.value:
+                    case ast.Name(id=name), value:
+                        yield name, value
+                    case ast.Tuple(elts=names), ast.Tuple(elts=values):
+                        yield from (
+                            (one.id, value)
+                            for one, value in zip(names, values, strict=False)
+                            if isinstance(one, ast.Name)
+                        )
 
 
 def _kind(call: ast.Call) -> str | None:
@@ -100,14 +118,18 @@ def _kind(call: ast.Call) -> str | None:
     return name if name in TYPES else None
 
 
-def _labels(call: ast.Call) -> tuple[str, ...]:
-    match call.args[2:3]:
-        case [ast.Tuple(elts=elements)]:
+def _labels(call: ast.Call, assigned: Mapping[str, ast.expr]) -> tuple[str, ...] | None:
+    """Return the names of the labels; None if they cannot be told."""
+    if _kind(call) == "gauge" or len(call.args) < 3:
+        return ()
+    argument = call.args[2]
+    match assigned.get(argument.id) if isinstance(argument, ast.Name) else argument:
+        case ast.Tuple(elts=elements):
             return tuple(str(one.value) for one in elements if isinstance(one, ast.Constant))
-        case [ast.Constant(value=str(label))]:
+        case ast.Constant(value=str(label)):
             return (label,)
         case _:
-            return ()
+            return None
 
 
 def _text(node: ast.expr, texts: Mapping[str, str]) -> str | None:

@@ -25,6 +25,7 @@ from agents.runtime.metrics import Metrics
 from agents.runtime.reconcile import Request, Result
 from nodeagent.controllers.operatingsystemconfig import build
 from nodeagent.controllers.operatingsystemconfig.apply import Applier
+from nodeagent.controllers.operatingsystemconfig.apply_pass import Outcome
 from nodeagent.controllers.operatingsystemconfig.containerd import ContainerdFiles
 from nodeagent.controllers.operatingsystemconfig.controller import Dependencies, OperatingSystemConfigReconciler
 from nodeagent.controllers.operatingsystemconfig.drift import Drift
@@ -172,6 +173,8 @@ class OscAgent:
         self.removed: list[str] = []
         self.repairs_drift = True
         self.drifted: list[tuple[str, str]] = []
+        self.metrics = Metrics()
+        self.applied_plan: Callable[[Outcome, float], None] = lambda _outcome, _seconds: None
         self.containerd, self.images, self.machine = FakeContainerd(), FakeImages(root), FakeMachine()
         self.start_process()
 
@@ -225,6 +228,7 @@ class OscAgent:
             originals=self.originals,
             file_removed=self.removed.append,
             check=self.lock.check,
+            clock=self.clock,
             root=self.root,
         )
 
@@ -273,6 +277,7 @@ class OscAgent:
                 paths=self.paths,
                 sync_period=timedelta(minutes=10),
                 kubernetes_version="1.34.4",
+                applied=lambda outcome, seconds: self.applied_plan(outcome, seconds),
             )
         )
 
@@ -391,7 +396,7 @@ class OscAgent:
             secret_name=SECRET,
             more=[self.file_watch],
         )
-        environment = Environment(clock=self.clock, rng=Random(1), metrics=Metrics())
+        environment = Environment(clock=self.clock, rng=Random(1), metrics=self.metrics)
         self.cache.on_recovery(controller.retry_api_errors)
         async with self.connected(), running(lambda: controller.run(environment)):
             yield

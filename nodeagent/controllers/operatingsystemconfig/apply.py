@@ -14,6 +14,7 @@ from itertools import groupby, takewhile
 from pathlib import Path
 from typing import ClassVar
 
+from agents.core.clock import Clock
 from agents.core.errors import AgentError
 from agents.core.logging import get_logger
 from agents.core.threads import run_to_end
@@ -63,12 +64,14 @@ class Applier:
         originals: Originals,
         file_removed: Callable[[str], None],
         check: Callable[[], None],
+        clock: Clock,
         root: Path,
     ) -> None:
         self._units = unit_manager
         self._containerd = containerd
         self._images = images
         self._check = check
+        self._clock = clock
         self._jobs = jobs
         self._journal = journal
         self._file_removed = file_removed
@@ -111,7 +114,9 @@ class Applier:
             todo = run.take(group)
             if todo:
                 self._check()
+                started = self._clock.monotonic()
                 await self._handlers[kind](self, todo, run)
+                run.took(kind.verb, self._clock.monotonic() - started)
 
     async def _extract(self, steps: Sequence[ExtractFile], run: Pass) -> None:
         """Fetch files out of images, each image once and all images at the same time."""
@@ -131,7 +136,9 @@ class Applier:
             for step in steps
             if step.file.content.image_ref is not None
         ]
+        started = self._clock.monotonic()
         results = await self._images.extract(image, wanted)
+        run.took(ExtractFile.verb, self._clock.monotonic() - started)
         done = []
         for step in steps:
             result = results[step.name]

@@ -34,6 +34,8 @@ class Outcome:
     """The process has to end, so that systemd starts it again."""
     steps: Counter[tuple[str, str]] = field(default_factory=Counter)
     """How many steps of each verb there were, by result: `done`, `failed` or `unfinished`."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """How long those of each verb took."""
 
 
 @dataclass(slots=True)
@@ -48,6 +50,7 @@ class Pass:
     held: frozenset[str] = frozenset()
     changed: set[str] = field(default_factory=set)
     restart: bool = False
+    seconds: dict[str, float] = field(default_factory=dict)
     own_watched: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -70,6 +73,10 @@ class Pass:
         ]
         self.taken.update(step.id for step in found)
         return found
+
+    def took(self, verb: str, seconds: float) -> None:
+        """Note how long steps of a verb took."""
+        self.seconds[verb] = self.seconds.get(verb, 0.0) + seconds
 
     def fail(self, step: Step, error: AgentError) -> None:
         """Note a failed step; what needs it is blocked from now on."""
@@ -96,6 +103,7 @@ class Pass:
             },
             restart=self.restart,
             steps=Counter((step.verb, self._result(step)) for step in self.plan.steps if step.id in self.taken),
+            seconds=self.seconds,
         )
 
     def _result(self, step: Step) -> str:

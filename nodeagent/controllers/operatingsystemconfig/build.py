@@ -182,6 +182,7 @@ class OperatingSystemConfigController:
             originals=self.originals,
             file_removed=file_removed,
             check=self.lock.check,
+            clock=parts.clock,
             root=parts.paths.root,
         )
 

@@ -61,6 +61,7 @@ class Apply:
             originals=agent.originals,
             file_removed=self.removed.append,
             check=agent.lock.check,
+            clock=agent.clock,
             root=agent.root,
         )
 
