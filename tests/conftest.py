@@ -2,8 +2,11 @@
 
 import os
 from collections.abc import Generator
+from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.lab.credentials import found_in_all
 
@@ -14,27 +17,31 @@ GROUPS = {"e2e": "stories", "integration/packaging": "build", "machine/gardenlet
 pytest_plugins = ["tests.lab.fixtures"]
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test with the level of its folder, quick levels first; only unit tests have no marker.
-
-    Of several processes (`-n 2 --dist loadgroup`) each runs whole files or whole groups.
-    """
-
-    def path(item: pytest.Item) -> str:
-        return item.path.relative_to(item.config.rootpath / "tests").as_posix()
+    """Mark each test with the level of its folder, quick levels first; only unit tests have no marker."""
 
     def level(item: pytest.Item) -> str:
-        name = path(item).split("/")[0]
-        return name if name in LEVELS else "unit"
+        parts = Path(item.path).relative_to(item.config.rootpath / "tests").parts
+        return parts[0] if parts and parts[0] in LEVELS else "unit"
 
     for item in items:
         if (name := level(item)) != "unit":
             item.add_marker(getattr(pytest.mark, name))
-        if item.get_closest_marker("xdist_group") is None:
-            groups = [group for folder, group in GROUPS.items() if path(item).startswith(f"{folder}/")]
-            item.add_marker(pytest.mark.xdist_group(groups[0] if groups else path(item)))
     items.sort(key=lambda item: LEVELS.index(level(item)))
+
+
+class WholeFiles(LoadScopeScheduling):  # type: ignore[misc]  # the library has no types
+    """Gives each of several processes whole files, or all files of a group: what they share is made once."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        groups = [group for folder, group in GROUPS.items() if path.startswith(f"tests/{folder}/")]
+        return groups[0] if groups else path
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> WholeFiles:
+    """Let it distribute the tests, with `-n 2 --dist loadscope`."""
+    return WholeFiles(config, log)
 
 
 @pytest.hookimpl(wrapper=True)
