@@ -29,6 +29,7 @@ from agents.core import files
 from agents.core.errors import AgentError, RetriableError
 from agents.core.logging import get_logger
 from agents.core.threads import Stop, run_to_end, run_until_stopped
+from agents.core.together import both
 from nodeagent.host import image_files
 from nodeagent.host.ctr import Ctr, CtrError
 from nodeagent.host.extraction_ledger import LABEL, ExtractionLedger
@@ -172,7 +173,9 @@ class CtrImageExtractor:
     @contextlib.asynccontextmanager
     async def _image(self, image: str) -> AsyncIterator[bool]:
         """Remove the image's record afterwards, unless somebody else had brought it; yield whether it is there already."""
-        present = bool(await self._ctr.images(f'name=="{image}"'))
+        # The client's version is asked for by the pull; here it takes no time of its own.
+        found, _ = await both(lambda: self._ctr.images(f'name=="{image}"'), self._ctr.major_version)
+        present = bool(found)
         ours = not present or bool(await self._ctr.images(f'name=="{image}",labels."{LABEL}"==true'))
         try:
             yield present
