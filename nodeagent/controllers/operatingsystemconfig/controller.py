@@ -133,7 +133,8 @@ class OperatingSystemConfigReconciler:
             paths=dependencies.paths,
         )
         self._failures = 0
-        self._refused = ""
+        self._refused = ("", "")
+        """Version of the Secret that was refused last, and why."""
         self._released = ""
         self._settled = False
 
@@ -158,11 +159,12 @@ class OperatingSystemConfigReconciler:
                 log.error("Checksum annotation differs from the data, reporting the annotation")
             desired = await self._read(secret)
         except InvalidOSC as error:
-            if self._refused == str(error):
+            refused = (secret.metadata.resource_version, str(error))
+            if self._refused == refused:
                 return Result()  # an old timer: nothing is new about it
+            self._refused = refused
             await self._refuse(error, node)
             raise
-        self._refused = ""
         if (wait := await self._wait_for_turn(secret, node)) is not None:
             return Result(requeue_after=wait)
         await self._label(node, desired.decoded.config)
@@ -198,7 +200,6 @@ class OperatingSystemConfigReconciler:
         return pending is None or (pending.checksum == checksum and not pending.unfinished)
 
     async def _refuse(self, error: InvalidOSC, node: Node | None) -> None:
-        self._refused = str(error)
         self._event(
             node,
             "Warning",

@@ -218,6 +218,25 @@ async def test_a_refused_osc_that_is_taken_back_is_no_failing_item(node: OscAgen
         assert (node.status_document()["phase"], node.status_document()["items"]) == ("applied", [])
 
 
+async def test_a_refused_osc_that_comes_again_is_told_again(node: OscAgent) -> None:
+    """Contract 5.4: v1 applied, v2 refused, v1 again, v2 again: the status says so as the first time, and the event counts two."""
+    node.publish(files=[])
+    async with node.connected():
+        await node.reconcile()
+        for _ in range(2):
+            node.publish_bytes(b"{")
+            with pytest.raises(TerminalError):
+                await node.reconcile()
+            assert node.status_document()["phase"] == "failing"
+            assert [item["name"] for item in node.status_document()["items"]] == ["operating system config"]
+            assert await node.reconcile() == Result()  # an old timer
+            node.publish(files=[])
+            await node.reconcile()
+        await asyncio.sleep(5)
+        (event,) = node.events("OSCInvalid")
+        assert event["series"]["count"] == 2
+
+
 async def test_failing_items_are_named_and_the_rest_is_applied(node: OscAgent) -> None:
     """Contract 6.2, 6.10: a missing Secret, a masked and a failing unit fail alone; event and status name each with its cause; no annotation."""
     node.host.mask("masked.service")
