@@ -10,7 +10,7 @@ from tests.lab.api import wait_for
 from tests.lab.cluster import Lab
 from tests.lab.pause import PAUSE_IMAGE
 from tests.lab.verify import image_leftovers
-from tests.lab.worker_osc import KUBELET_UNIT, WorkerOsc
+from tests.lab.worker_osc import AGENT_UNIT, KUBELET_UNIT, WorkerOsc
 from tests.support.worker import Worker, service
 
 CONTAINERD = "containerd.service"
@@ -29,6 +29,11 @@ def started(worker: Worker, unit: str) -> str:
     return worker.machine.unit(unit)["InvocationID"]
 
 
+def starts(worker: Worker, unit: str) -> int:
+    """Return how often systemd has started a unit since the machine runs."""
+    return sum(line.startswith(f"Started {unit}") for line in worker.machine.journal(unit).splitlines())
+
+
 def hosts(upstream: str) -> str:
     """Return the path of a registry's file."""
     return f"/etc/containerd/certs.d/{upstream}/hosts.toml"
@@ -45,6 +50,8 @@ def configured(worker: Worker) -> WorkerOsc:
 def test_containerd_gets_its_configuration_with_one_restart(worker: Worker) -> None:
     """Contract 6.14: the real containerd reads it; restarted once, with the drop-in; the kubelet is not touched for it."""
     before, kubelet = started(worker, CONTAINERD), started(worker, KUBELET_UNIT)
+    count, kubelets = starts(worker, CONTAINERD), starts(worker, KUBELET_UNIT)
+    assert min(count, kubelets) > 0
     osc = worker.base.with_containerd(
         plugins=[{"path": [CRI], "values": {"max_concurrent_downloads": 7, "stats_collect_period": None}}]
     )
@@ -55,6 +62,7 @@ def test_containerd_gets_its_configuration_with_one_restart(worker: Worker) -> N
     assert config["max_concurrent_downloads"] == 7
     assert config["containerd"]["runtimes"]["runc"]["options"]["SystemdCgroup"] is True
     assert started(worker, CONTAINERD) != before
+    assert starts(worker, CONTAINERD) == count + 1
     assert started(worker, KUBELET_UNIT) == kubelet
     environment = worker.machine.systemctl("show", CONTAINERD, "--property=Environment")
     assert "PATH=/var/bin/containerruntimes:" in environment
@@ -65,19 +73,21 @@ def test_containerd_gets_its_configuration_with_one_restart(worker: Worker) -> N
     worker.apply(osc.with_containerd(plugins=[{"path": [CRI], "values": {"max_concurrent_downloads": 8}}]), timeout=60)
     assert effective_config(worker)["plugins"][CRI]["max_concurrent_downloads"] == 8
     assert started(worker, CONTAINERD) != restarted
-    assert started(worker, KUBELET_UNIT) == kubelet
+    assert starts(worker, CONTAINERD) == count + 2
+    assert (started(worker, KUBELET_UNIT), starts(worker, KUBELET_UNIT)) == (kubelet, kubelets)
 
 
 def test_w16_containerd_is_not_restarted_for_what_it_has(worker: Worker, configured: WorkerOsc) -> None:
     """Contract 9 W16: the file is not rewritten; a file that somebody emptied is put right, with one restart."""
-    inode, before = worker.machine.path(CONFIG).stat().st_ino, started(worker, CONTAINERD)
+    inode, before = worker.machine.path(CONFIG).stat().st_ino, starts(worker, CONTAINERD)
     complete = worker.machine.read(CONFIG)
     worker.apply(configured.with_file("/etc/motd", "hello\n"))
     assert worker.machine.path(CONFIG).stat().st_ino == inode
+    assert starts(worker, CONTAINERD) == before
     worker.machine.write(CONFIG, b"version = 2\n")
     worker.apply(configured.with_file("/etc/motd", "hello again\n"), timeout=60)
     assert effective_config(worker)["plugins"][CRI]["sandbox_image"] == PAUSE_IMAGE
-    assert started(worker, CONTAINERD) != before
+    assert starts(worker, CONTAINERD) == before + 1
     # What the operating system's image said of runc is in no OSC; pods need it.
     worker.machine.write(CONFIG, complete)
     worker.machine.systemctl("restart", CONTAINERD)
@@ -114,22 +124,46 @@ def test_registries_are_written_and_removed(worker: Worker, configured: WorkerOs
     assert started(worker, CONTAINERD) == before
 
 
+def wait_mirror_missed(worker: Worker) -> None:
+    """Wait until the agent says that it waits for the mirror."""
+    wait_for(
+        lambda: any(item["name"] == "registry silent.test" for item in worker.status()["items"]) or None,
+        timeout=20,
+        what="the registry to be waited for",
+    )
+
+
+def update_agent(worker: Worker, osc: WorkerOsc) -> str:
+    """Publish an OSC with another configuration of the agent, and wait until another process has it; returns the checksum."""
+    path, before = worker.base.pool.agent_config_path, worker.machine.main_pid(AGENT_UNIT)
+    config = worker.base.files[path]["content"]["inline"]["data"] + "# beside a mirror that is down\n"
+    checksum = worker.publish(osc.with_file(path, config, mode=0o600))
+    wait_for(lambda: worker.machine.main_pid(AGENT_UNIT) != before, timeout=30, what="another process of the agent")
+    assert worker.machine.read(path) == config.encode()
+    return checksum
+
+
 def test_a_mirror_that_is_down_holds_back_only_itself(worker: Worker, configured: WorkerOsc, lab: Lab) -> None:
-    """Contract 6.15: a mirror that does not answer is asked again and again; another mirror, a unit and a file are not."""
+    """Contract 6.15: a mirror that does not answer is asked again and again; all else, our own update and heartbeat too, goes on."""
     registry = lab.registry("plain")
     silent = {**registry.hosts_entry(), "upstream": "silent.test", "readinessProbe": True}
     registry.freeze()
     try:
         osc = configured.with_registry(silent)
         osc = osc.with_registry({"upstream": "other.test", "server": "https://other.test"})
-        checksum = worker.publish(osc.with_unit("motd.service", content=service(), enable=True))
-        wait_for(
-            lambda: any(item["name"] == "registry silent.test" for item in worker.status()["items"]) or None,
-            timeout=20,
-            what="the registry to be waited for",
-        )
+        osc = osc.with_unit("motd.service", content=service(), enable=True)
+        worker.publish(osc)
+        wait_mirror_missed(worker)
         assert worker.machine.unit("motd.service")["ActiveState"] == "active"
         assert worker.machine.exists(hosts("other.test"))
+        checksum, before = update_agent(worker, osc), worker.lease()
+        assert before is not None
+        wait_mirror_missed(worker)
+        wait_for(
+            lambda: (worker.lease() or before)["spec"]["renewTime"] > before["spec"]["renewTime"],
+            timeout=25,
+            what="a heartbeat beside the mirror",
+        )
         assert not worker.machine.exists(hosts("silent.test"))
         assert worker.applied() != checksum
     finally:

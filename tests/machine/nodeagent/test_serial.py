@@ -89,6 +89,36 @@ def trace(pool: list[Worker]) -> str:
     return "two machines at a time:\n" + "\n".join(" ".join(entry) for entry in told[-80:])
 
 
+def begun(pool: list[Worker], version: str) -> list[str]:
+    """Return the machines that have begun with a version of the OSC."""
+    path = "/opt/test/version"
+    return [
+        worker.machine.name
+        for worker in pool
+        if worker.machine.exists(path) and worker.machine.read(path) == version.encode()
+    ]
+
+
+def looks(worker: Worker) -> int:
+    """Return how often a machine's agent has asked who holds the lock."""
+    return sum(
+        (request.machine, request.verb, request.resource, request.name)
+        == (worker.machine.name, "get", "leases", worker.base.pool.secret_name)
+        for request in worker.lab.requests()
+    )
+
+
+def wait_looks(pool: list[Worker], number: int) -> None:
+    """Wait until each machine has asked so many times more who holds the lock."""
+    before = [looks(worker) for worker in pool]
+    wait_for(
+        lambda: all(looks(worker) >= seen + number for worker, seen in zip(pool, before, strict=True)),
+        timeout=60,
+        what="machines that ask for the lock",
+        interval=0.2,
+    )
+
+
 def finish(worker: Worker) -> None:
     """Let a machine's unit end."""
     worker.machine.write(GATE, b"")
@@ -118,8 +148,16 @@ def test_w18_a_holder_that_is_killed_goes_on_with_its_lock(pool: list[Worker]) -
         pool[0].lab, pool[0].base.pool, osc.with_unit("slow.service", content=SLOW + "# 2\n", enable=True)
     )
     current = wait_holder(pool)
-    current.machine.kill(current.machine.main_pid(AGENT_UNIT))
     others = [worker for worker in pool if worker is not current]
+    current.machine.kill(current.machine.main_pid(AGENT_UNIT))
+    # systemd would have it back before the others have looked twice.
+    current.machine.systemctl("stop", AGENT_UNIT)
+    wait_looks(others, 2)
+    assert begun(others, "2") == [], trace(pool)
+    current.start_agent()
+    wait_looks(pool, 2)
+    assert begun(pool, "2") == [current.machine.name], trace(pool)
+    assert holder(current) == current.machine.name
     finish(current)
     current.wait_applied(checksum, timeout=60)
     for worker in others:
@@ -130,7 +168,7 @@ def test_w18_a_holder_that_is_killed_goes_on_with_its_lock(pool: list[Worker]) -
 
 
 def test_w18_a_holder_that_disappears_is_replaced_when_its_lease_is_over(pool: list[Worker]) -> None:
-    """Contract 6.11: a machine that lost its network holds nobody up for longer than its lease."""
+    """Contract 6.11: a machine that lost its network holds nobody up for longer than its lease, and goes no step further itself."""
     osc = slow(pool, "3").with_unit("slow.service", content=SLOW + "# 3\n", enable=True)
     checksum = publish(pool[0].lab, pool[0].base.pool, osc)
     lost = wait_holder(pool)
@@ -138,15 +176,32 @@ def test_w18_a_holder_that_disappears_is_replaced_when_its_lease_is_over(pool: l
     try:
         expire(lost)
         current = wait_holder(pool, but=(lost.machine.name,))
-        finish(current)
-        current.wait_applied(checksum, timeout=60)
-        for worker in pool:
-            finish(worker)
     finally:
         lost.machine.restore_network()
+    wait_taken(lost)
+    finish(lost)
+    wait_for(
+        lambda: lost.machine.unit("slow.service")["ActiveState"] == "inactive", timeout=10, what="the end of its unit"
+    )
+    wait_looks([lost], 3)
+    assert holder(lost) == current.machine.name
+    assert lost.last_applied()["spec"]["files"] != osc.document()["spec"]["files"], trace(pool)
+    assert lost.applied() != checksum
+    for worker in pool:
+        finish(worker)
     for worker in pool:
         worker.wait_applied(checksum, timeout=120)
     wait_for(lambda: holder(pool[0]) is None or None, timeout=30, what="the lock to be free")
+
+
+def wait_taken(worker: Worker) -> None:
+    """Wait until a machine knows that somebody else has its lock: it renews once a minute."""
+    wait_for(
+        lambda: "Lock for serial reconciliation was taken by somebody else" in worker.machine.journal(AGENT_UNIT),
+        timeout=90,
+        what="the lock to be missed",
+        interval=0.5,
+    )
 
 
 def expire(worker: Worker) -> None:
