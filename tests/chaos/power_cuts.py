@@ -6,8 +6,9 @@ journal and the copy for operators may be unreadable: both are replaced without 
 """
 
 import contextlib
+import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import yaml
@@ -17,7 +18,7 @@ from tests.chaos.interruption import agent_pid, injected, wait_ended, wait_ready
 from tests.chaos.random_moments import RandomMoments
 from tests.chaos.recipes import PATHS, Recipe, content_of
 from tests.chaos.sweep import SweepCampaign
-from tests.chaos.twin import EMPTY, TwinCampaign
+from tests.chaos.twin import EMPTY, TOKEN_PATH, TwinCampaign
 from tests.lab import power
 from tests.lab.worker_osc import AGENT_FOLDER, CLUSTER_CA_FILE, WorkerOsc
 from tests.support.worker import Worker
@@ -53,6 +54,7 @@ class _Cuts(TwinCampaign):
         twin = self._twin
         power.cut_power(twin.subject.machine)
         problems = disk_problems(twin.subject, [self._osc(self._before), self._osc(recipe)], [self._before, recipe])
+        problems += token_problems(twin.subject, self._world.tokens)
         twin.subject.machine.boot()
         with contextlib.suppress(OSError):
             power.careful_disk(twin.subject.machine)
@@ -70,8 +72,9 @@ class PowerCuts(RandomMoments, _Cuts):
     stream = 1
 
     def prepare(self) -> None:
-        """Let the past come to the disk."""
+        """Let the past come to the disk, but for a token that was written at this moment."""
         self._settle()
+        self._twin.change_token()
 
     def strike(self, recipe: Recipe) -> list[str]:
         """Cut, look at the disk, boot."""
@@ -114,7 +117,11 @@ def disk_problems(worker: Worker, versions: list[WorkerOsc], files: list[Recipe]
         files: their recipes.
     """
     base = worker.machine.base
-    problems = [*_state_problems(base / "var" / AGENT_FOLDER.removeprefix("/var/"))]
+    state = _state_folder(worker)
+    problems = [*_state_problems(state), *_remembered_problems(state, worker.base.pool.ca_pem)]
+    config = Path(worker.base.pool.agent_config_path)
+    inline = [osc.files[str(config)]["content"]["inline"]["data"].encode() for osc in (worker.base, *versions)]
+    problems += _neither(state / config.name, inline)
     for path in PATHS:
         wanted = [content_of(recipe["files"][path]) for recipe in files if path in recipe["files"]]
         wanted += [_ORIGINAL[path]] if path in _ORIGINAL else []
@@ -126,6 +133,37 @@ def disk_problems(worker: Worker, versions: list[WorkerOsc], files: list[Recipe]
     if ca.read_text() != worker.base.pool.ca_pem:
         problems.append(f"{CLUSTER_CA_FILE} is damaged")
     return problems
+
+
+def token_problems(worker: Worker, published: Collection[str]) -> list[str]:
+    """Return what is wrong with the token file of a machine that is off; a token may be an older one, but a whole one."""
+    path = _state_folder(worker) / Path(TOKEN_PATH).name
+    return _neither(path, [token.encode() for token in published])
+
+
+def _state_folder(worker: Worker) -> Path:
+    return worker.machine.base / "var" / AGENT_FOLDER.removeprefix("/var/")
+
+
+def _remembered_problems(folder: Path, ca_pem: str) -> Iterator[str]:
+    """Whatever is written with a sync is whole or not there; a record of generations that can be read knows the file."""
+    for name in ("extracted-files.json", "credentials/pending-request.json"):
+        try:
+            if (folder / name).exists() and not json.loads((folder / name).read_text()):
+                yield f"{name} is empty"
+        except ValueError as error:
+            yield f"{name} is torn: {error}"
+    bundle = folder / "credentials/ca-bundle.crt"
+    if bundle.exists() and bundle.read_text() != ca_pem:
+        yield f"{bundle.name} has {bundle.stat().st_size} bytes that are no CA bundle"
+    applied = folder / "last-applied-osc.yaml"
+    try:
+        record = json.loads((folder / "generations" / f"{applied.name}.json").read_text())
+    except (OSError, ValueError):
+        return  # replaced without a sync on purpose: what the record lost is recognised as foreign
+    digest = hashlib.sha256(applied.read_bytes()).hexdigest() if applied.exists() else ""
+    if digest not in (*record["digests"][:1], record["announced"]):
+        yield f"{applied.name} is not what its record of generations calls the newest"
 
 
 def _neither(path: Path, wanted: list[bytes]) -> list[str]:

@@ -18,13 +18,17 @@ from tests.lab.machine import Machine, Storage
 from tests.lab.network import SERVER_NAME
 from tests.lab.oci import Entry, Image
 from tests.lab.registry import CA_FILE
-from tests.lab.worker_osc import WorkerOsc
+from tests.lab.worker_osc import AGENT_FOLDER, WorkerOsc
 from tests.support.worker import Worker
 
 _numbers = count(1)
 _VENDOR = "[Unit]\nDescription=of the operating system\n[Service]\nExecStart=/bin/sleep 1009\n[Install]\nWantedBy=multi-user.target\n"
 EMPTY: Recipe = {"files": {}, "units": {}, "registries": {}, "config": None}
+TOKEN_SECRET, TOKEN_PATH = "gardener-valitail", f"{AGENT_FOLDER}/chaos-token"
+_TOKEN = {"syncPeriod": "15s", "syncConfigs": [{"secretName": TOKEN_SECRET, "path": TOKEN_PATH}]}
+"""The shortest period that may be configured."""
 QUIET_SECONDS = 20.0
+TOKEN_SECONDS = 40.0
 PUBLISH_SECONDS = 60.0
 
 
@@ -36,11 +40,13 @@ class World:
         lab: a running lab.
         agent: the agent under test.
         images: references of the images, by version.
+        tokens: all that the Secret with the token has held.
     """
 
     lab: Lab
     agent: AgentSource
     images: tuple[str, ...] = ()
+    tokens: list[str] = field(default_factory=list)
 
     @classmethod
     def create(cls, lab: Lab, agent: AgentSource) -> "World":
@@ -55,7 +61,18 @@ class World:
         except ApiError as error:
             if error.status != 409:
                 raise
-        return cls(lab, agent, tuple(images))
+        world = cls(lab, agent, tuple(images))
+        world.change_token()
+        return world
+
+    def change_token(self) -> str:
+        """Have the Secret hold another token, of several pages and each time of another length; returns it."""
+        token = f"token {len(self.tokens)} " * (1000 + 100 * len(self.tokens))
+        self.tokens.append(token)  # before it is there: whoever sees it must find it here
+        body = {"metadata": {"name": TOKEN_SECRET}, "stringData": {"token": token}}
+        self.lab.api.ensure("/api/v1/namespaces/kube-system/secrets", body)
+        self.lab.api.patch(f"/api/v1/namespaces/kube-system/secrets/{TOKEN_SECRET}", body)
+        return token
 
     def worker(self, *, storage: Storage = "tmpfs") -> Worker:
         """Let a fresh machine join, with the operating system's things of the universe."""
@@ -67,7 +84,8 @@ class World:
         machine.systemctl("enable", "--now", *VENDOR_UNITS)
         if storage == "ext4":
             power.careful_disk(machine)
-        worker = Worker.join(self.lab, machine, self.agent, server=f"https://{SERVER_NAME}:6443")
+        server = f"https://{SERVER_NAME}:6443"
+        worker = Worker.join(self.lab, machine, self.agent, server=server, token=_TOKEN)
         registry = self.lab.registry()
         base = worker.base.with_file(CA_FILE, registry.ca_pem, mode=0o644).with_registry(registry.hosts_entry())
         worker = replace(worker, base=base)
@@ -110,6 +128,12 @@ class Twin:
         """Publish a recipe for one of the two, as soon as there is an API server; returns the checksum."""
         osc = self.world.osc(worker, recipe)
         return wait_for(lambda: worker.publish(osc), timeout=PUBLISH_SECONDS, what="the OSC to be published")
+
+    def change_token(self) -> None:
+        """Change the token, and wait until the subject has it: all that comes next meets a file that was written just now."""
+        token = self.world.change_token().encode()
+        machine = self.subject.machine
+        wait_for(lambda: machine.read(TOKEN_PATH) == token, timeout=TOKEN_SECONDS, what="the token on the machine")
 
     def compare(self, recipe: Recipe) -> list[str]:
         """Wait until both have applied a recipe, and return in what they differ, from each other and from it."""
