@@ -263,13 +263,19 @@ def test_user_data_that_runs_again_is_noticed(worker: Worker) -> None:
     assert worker.machine.read(f"{path}.damaged") == b""
 
 
+LATE_SECRET, LATE_TOKEN = "gardener-opentelemetry-collector", f"{AGENT_FOLDER}/late-token"
+
+
 @pytest.fixture(scope="module")
 def quick(lab: Lab, agent: AgentSource) -> Iterator[Worker]:
     """A worker with a short sync period and a token."""
     with lab.removed_after(lab.add_machine("quick")) as machine:
         token = {
             "syncPeriod": "15s",
-            "syncConfigs": [{"secretName": "gardener-valitail", "path": f"{AGENT_FOLDER}/auth-token"}],
+            "syncConfigs": [
+                {"secretName": "gardener-valitail", "path": f"{AGENT_FOLDER}/auth-token"},
+                {"secretName": LATE_SECRET, "path": LATE_TOKEN},
+            ],
         }
         pool = lab.pool(agent)
         osc = {"secretName": "", "kubernetesVersion": pool.kubernetes_version, "syncPeriod": "15s"}
@@ -293,6 +299,48 @@ def test_tokens_are_kept_fresh(quick: Worker) -> None:
     assert quick.machine.mode(path) == 0o640
     quick.lab.api.patch("/api/v1/namespaces/kube-system/secrets/gardener-valitail", {"stringData": {"token": "second"}})
     wait_for(lambda: quick.machine.read(path) == b"second" or None, timeout=30, what="new token")
+
+
+@pytest.fixture
+def without_late_token(quick: Worker) -> Iterator[Worker]:
+    """The worker; afterwards it has the late token no longer, and its own OSC."""
+    yield quick
+    quick.apply(quick.base, timeout=60)
+    quick.lab.api.delete(f"/api/v1/namespaces/kube-system/secrets/{LATE_SECRET}")
+    quick.machine.path(LATE_TOKEN).unlink()
+
+
+def tries(worker: Worker) -> tuple[int, int]:
+    """Return how often a unit was started, and how often the late token was asked for."""
+    starts = worker.machine.journal("late.service").count("Starting late.service")
+    asked = [one for one in worker.lab.requests() if (one.machine, one.name) == (worker.machine.name, LATE_SECRET)]
+    return starts, len(asked)
+
+
+@pytest.mark.parametrize("needed", [True, False], ids=["needed", "not needed"])
+def test_a_unit_whose_token_is_missing_makes_no_loop(without_late_token: Worker, needed: bool) -> None:
+    """Contract 6.3, 7.3: `filePaths` names a token that never comes: few starts and questions in a minute; all else is applied."""
+    worker = without_late_token
+    check = f"ExecStartPre=/usr/bin/test -s {LATE_TOKEN}" if needed else "ExecStartPre=/usr/bin/true"
+    osc = worker.base.with_file("/opt/test/beside-a-token", "x").with_unit("beside.service", content=service())
+    osc = osc.with_unit("late.service", content=service(extra=f"{check}\n"), enable=True, filePaths=[LATE_TOKEN])
+    begun, before = time.monotonic(), tries(worker)
+    checksum = worker.publish(osc)
+    wait_for(
+        lambda: worker.machine.unit("beside.service")["ActiveState"] == "active", timeout=15, what="the other unit"
+    )
+    assert worker.machine.read("/opt/test/beside-a-token") == b"x"
+    wait_for(lambda: time.monotonic() - begun > 60, timeout=70, what="the end of a minute", interval=1)
+    starts, asked = (now - then for now, then in zip(tries(worker), before, strict=True))
+    # Back-off from 5 ms, doubled each time, comes to 14 attempts in a minute; one that succeeds is the only one.
+    assert (5 if needed else 1) <= starts <= (20 if needed else 1)
+    assert asked <= 20
+    assert (worker.applied() == checksum) is not needed
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": LATE_SECRET}, "stringData": {"token": "late"}}
+    worker.lab.api.create("/api/v1/namespaces/kube-system/secrets", secret)
+    wait_for(lambda: worker.machine.exists(LATE_TOKEN), timeout=70, what="the token")
+    worker.wait_applied(checksum, timeout=150)
+    assert worker.machine.unit("late.service")["ActiveState"] == "active"
 
 
 def test_drift_and_changed_secrets_are_noticed_at_the_sync_period(quick: Worker) -> None:
