@@ -4,7 +4,7 @@ A watch that ends, by the server's plan or by a failure, is continued from the l
 A new list is made after a 410 (at once, but for a second 410 in a row), after three failures in a row (an etcd that was restored from a backup has versions that are lower
 than ours, and a watch would wait for them in silence), and when other objects are selected. Failures back off as client-go's
 reflector does: 0.8 s, doubled up to 30 s, each up to twice as long at random, and from the start again after 2 minutes without
-one; up to 5 s only while there is no answer at all, which costs no server anything: an agent that was restarted during an outage has
+one; up to 2.5 s only while there is no answer at all, which costs no server anything: an agent that was restarted during an outage has
 no Node to renew a Lease for until it has listed. A server that asks to wait is obeyed. A watch that ends at once without an event
 counts as a failure, so nothing here can spin.
 
@@ -33,8 +33,9 @@ log = get_logger(__name__)
 
 FIRST_BACKOFF = timedelta(milliseconds=800)
 LONGEST_BACKOFF = timedelta(seconds=30)
-LONGEST_BACKOFF_UNREACHABLE = timedelta(seconds=5)
-"""While nothing answers; times up to two, as the others, so that a heartbeat comes within 10 s of the server's return."""
+LONGEST_BACKOFF_UNREACHABLE = timedelta(seconds=2.5)
+"""While nothing answers; times up to two, as the others. An attempt that is under way then may last 3 s longer, and still a heartbeat
+comes within 10 s of the server's return."""
 BACKOFF_RESET_SECONDS = 120.0
 """client-go's: after this long without a failure the back-off starts anew."""
 

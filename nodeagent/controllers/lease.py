@@ -2,7 +2,8 @@
 
 The loop depends on no cache of Leases: it keeps the Lease that the last PUT returned. After the first timeout or connection
 error it tries again at once on a fresh connection with fresh name resolution, so a connection that died silently costs
-one attempt. Source: gardener pkg/nodeagent/controller/lease (contract 7.1).
+one attempt. While nothing answers at all, which costs no server anything, it tries every 4 s at the latest, so that a heartbeat
+comes within 10 s of the server's return, also where an attempt of before has to end first. Source: gardener pkg/nodeagent/controller/lease (contract 7.1).
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -18,6 +19,7 @@ from agents.runtime.cache import Informer
 from agents.runtime.controller import Controller
 from agents.runtime.predicate import created
 from agents.runtime.reconcile import Persistent, Request, Result
+from agents.runtime.workqueue import BASE_DELAY
 from nodeagent.host.node_identity import NodeIdentity, OwnNodeSource
 
 log = get_logger(__name__)
@@ -26,11 +28,16 @@ NAMESPACE = "kube-system"
 DURATION_SECONDS = 40
 PERIOD = timedelta(seconds=DURATION_SECONDS / 4)
 PUT_DEADLINE_SECONDS = 9.5
+LONGEST_WAIT_UNANSWERED = timedelta(seconds=4)
 RECONCILE_DEADLINE = timedelta(seconds=DURATION_SECONDS)
 
 
 class NodeGone(RetriableError):
     """There is no Node to have a heartbeat for."""
+
+
+class Unanswered(RetriableError):
+    """The API server does not answer, on a fresh connection neither."""
 
 
 def lease_name(node_name: str) -> str:
@@ -78,6 +85,7 @@ class LeaseReconciler:
         self._clock = clock
         self._renewed = renewed
         self._last: Lease | None = None
+        self._unanswered = 0
 
     async def reconcile(self, request: Request) -> Result:
         """Renew, with one immediate repetition on a fresh connection."""
@@ -91,10 +99,19 @@ class LeaseReconciler:
         except (Unavailable, DeadlineExceeded) as error:
             log.debug("Lease not renewed, trying again on a fresh connection", error=error)
             await self._client.reset_connections()
-            await self._renew(node)
+            await self._renew_afresh(node)
             self._reconnect()
+        self._unanswered = 0
         await self._renewed()
         return Result(requeue_after=PERIOD)
+
+    async def _renew_afresh(self, node: Node) -> None:
+        try:
+            await self._renew(node)
+        except (Unavailable, DeadlineExceeded) as error:
+            after = min(LONGEST_WAIT_UNANSWERED, BASE_DELAY * 2 ** min(self._unanswered, 20))
+            self._unanswered += 1
+            raise Unanswered("lease not renewed", after=after, node=node.metadata.name) from error
 
     async def _renew(self, node: Node) -> None:
         if self._last is None:

@@ -132,6 +132,57 @@ async def test_heartbeats_resume_within_a_beat_of_the_end_of_a_fault(heart: Hear
     assert min(beat for beat in heart.beats if beat > 195) <= 206
 
 
+@pytest.mark.parametrize("after", range(11))
+async def test_a_server_that_was_away_gets_a_heartbeat_long_before_ten_seconds(heart: Heart, after: int) -> None:
+    """Contract 7.1: whenever it returns; each attempt of before lasted until its connect deadline of 3 s."""
+
+    async def fault() -> None:
+        await asyncio.sleep(15)
+        heart.api.latency = 3.0
+        heart.api.fail(Unavailable("no route to host"))
+        await asyncio.sleep(120 + after)
+        heart.api.heal()
+        heart.api.latency = 0.0
+        await asyncio.Event().wait()
+
+    async with running(fault):
+        await heart.run(160)
+    assert min(beat for beat in heart.beats if beat > 20) <= 135 + after + 7.5
+
+
+@pytest.mark.parametrize("after", range(0, 40, 3))
+async def test_an_agent_that_began_during_an_outage_has_a_heartbeat_within_ten_seconds(
+    heart: Heart, after: int
+) -> None:
+    """Contract 7.1: it has never seen its Node, and each attempt to list it lasts until its connect deadline of 3 s."""
+    heart.api.latency = 3.0
+    heart.api.fail(Unavailable("no route to host"))
+
+    async def fault() -> None:
+        await asyncio.sleep(60 + after)
+        heart.api.heal()
+        heart.api.latency = 0.0
+        await asyncio.Event().wait()
+
+    async with running(fault):
+        await heart.run(120)
+    assert min(heart.beats) <= 60 + after + 6
+
+
+async def test_attempts_without_an_answer_are_few(heart: Heart) -> None:
+    """Contract 7.1: quick at first, then one every 4 s, each with a repetition on a fresh connection."""
+
+    async def fault() -> None:
+        await asyncio.sleep(15)
+        heart.api.fail(Unavailable("connection refused"), path="/apis/coordination.k8s.io")
+        await asyncio.Event().wait()
+
+    async with running(fault):
+        await heart.run(15 + 65)
+        early = len(heart.api.requests("PUT"))
+    assert 2 * 60 / 4 <= early <= 2 * 60 / 4 + 30
+
+
 async def test_answers_that_take_nine_seconds_are_waited_for(heart: Heart) -> None:
     """Contract 7.1: a slow API server: every request takes 9 s; the longest gap between renewals stays below 25 s."""
     heart.api.latency = 9.0

@@ -226,16 +226,16 @@ async def test_failing_list_is_retried_for_ever_and_slowly(
 
 
 @pytest.mark.parametrize("error", [Unavailable("away"), DeadlineExceeded("no answer")])
-async def test_a_server_that_does_not_answer_is_found_within_10_s_of_its_return(
+async def test_a_server_that_does_not_answer_is_found_within_5_s_of_its_return(
     api: FakeApi, reflector: Reflector[Node], sink: Sink, error: ApiError
 ) -> None:
     """Contract 7.1, OURS: an agent that was restarted in an outage has no Node to renew a Lease for before it has listed."""
     api.fail(error)
     async with running(reflector.run):
         await asyncio.sleep(600)
-        assert 60 <= len(api.calls) <= 130
+        assert 120 <= len(api.calls) <= 250
         api.heal()
-        await asyncio.sleep(10)
+        await asyncio.sleep(5)
         assert sink.seen == ["list:"]
 
 
