@@ -237,8 +237,8 @@ def test_what_is_too_large_is_refused(worker: Worker, size: str) -> None:
     payload = base64.b64encode(brotli.compress(osc, quality=4)).decode()
     with refused_for(worker, "spec.files[7].content.inline" if size == "file" else "decompresses to more than"):
         annotations = {"checksum/data-script": size}
-        data = {"osc.yaml": None, "osc.yaml.br": payload}
-        worker.lab.api.patch(path, {"metadata": {"annotations": annotations}, "data": data})
+        keys = {"osc.yaml": None, "osc.yaml.br": payload}
+        worker.lab.api.patch(path, {"metadata": {"annotations": annotations}, "data": keys})
     assert state(worker) == before
     assert worker.applied() == applied
     worker.lab.api.patch(path, {"data": {"osc.yaml.br": None}})

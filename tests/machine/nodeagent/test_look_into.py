@@ -1,6 +1,7 @@
 """`status`, `plan` and `diagnose` on a real machine, beside the agent, without it, and without the API server."""
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,53 @@ def test_nothing_is_broken_and_then_something_is(worker: Worker) -> None:
     assert "Starting" in text
     assert "PRIVATE KEY" not in text
     wait_done(worker)
+
+
+def test_the_runtime_is_broken(worker: Worker) -> None:
+    """A containerd that was stopped and a kubelet that is frozen are the first cause, each with all before it in order."""
+    wait_done(worker)
+    worker.machine.systemctl("stop", "containerd.service")
+    try:
+        code, found = look(worker, "diagnose")
+    finally:
+        worker.machine.systemctl("start", "containerd.service")
+    assert (code, found["broken"]) == (1, "containerd"), found
+    assert "systemctl status containerd" in found["nextStep"]
+    # The kubelet may not have noticed yet; nothing else is wrong.
+    assert states_of(found).keys() <= {"containerd", "kubelet"}
+    wait_done(worker)
+    kubelet = worker.machine.main_pid("kubelet.service")
+    worker.machine.kill(kubelet, signal.SIGSTOP)
+    try:
+        code, found = look(worker, "diagnose")
+    finally:
+        worker.machine.kill(kubelet, signal.SIGCONT)
+    assert (code, found["broken"]) == (1, "kubelet"), found
+    assert states_of(found) == {"kubelet": "broken"}
+    wait_done(worker)
+
+
+def test_a_masked_agent_is_the_cause(worker: Worker) -> None:
+    """Somebody stopped and masked the agent's unit: that it does not run is not said, but why, and what to do."""
+    machine, path = worker.machine, f"{UNITS}/{AGENT_UNIT}"
+    wait_done(worker)
+    machine.systemctl("stop", AGENT_UNIT)
+    machine.run(["mv", path, "/root/unit"])
+    machine.systemctl("mask", AGENT_UNIT)
+    try:
+        code, found = look(worker, "diagnose")
+    finally:
+        machine.run(["mv", "/root/unit", path])
+        machine.systemctl("daemon-reload")
+        machine.systemctl("start", AGENT_UNIT)
+    assert (code, found["broken"], found["cause"]) == (1, "systemd", "the agent's unit is masked")
+    assert states_of(found) == {"systemd": "broken"}
+    wait_done(worker)
+
+
+def states_of(found: dict[str, Any]) -> dict[str, str]:
+    """Return the links of a diagnosis that are not well."""
+    return {link["name"]: link["state"] for link in found["links"] if link["state"] != "ok"}
 
 
 def test_the_agents_own_files_are_valid(worker: Worker) -> None:

@@ -1,5 +1,7 @@
 """The Debian package on a node that Gardener made: beside Gardener's own files, and in their place."""
 
+import gzip
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,14 +11,17 @@ from deb.build import build
 
 from onefile.programs import PROGRAMS
 from tests.lab.agent import AgentSource
+from tests.lab.api import wait_for
 from tests.lab.machine import Machine
 from tests.lab.worker_osc import AGENT_BINARY, AGENT_UNIT
-from tests.support.worker import Worker
+from tests.support.worker import Worker, service
 
 NAME = "gardener-node-agent"
 PROGRAM = f"/usr/lib/{NAME}/{NAME}"
 UNIT = f"/usr/lib/systemd/system/{AGENT_UNIT}"
 DROP_IN = f"/run/systemd/system/{AGENT_UNIT}.d/package.conf"
+GATE, STARTS = "/root/go", "/root/starts"
+_FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 _GARDENERS = ("/opt/bin", "/etc/systemd/system", "/var/lib/gardener-node-agent/config-v1.150.0.yaml")
 _APT = (
     *("/etc/apt/apt.conf.d", "/etc/apt/sources.list.d", "/etc/apt/preferences.d", "/etc/dpkg/dpkg.cfg.d"),
@@ -63,10 +68,14 @@ def apt(machine: Machine, package: Path) -> None:
     )
 
 
-def gardeners_files(machine: Machine) -> str:
-    """Return digests and modes of what Gardener brought."""
-    find = f"find {' '.join(_GARDENERS)} -xdev -type f -not -path '*/.{NAME}.unpacked/*' -printf '%p %m %u ' -exec sha256sum {{}} +"
-    return machine.run(["sh", "-c", find]).stdout
+def gardeners_files(machine: Machine) -> list[str]:
+    """Return what Gardener brought: kinds, modes and targets of everything, digests of files."""
+    find = f"find {' '.join(_GARDENERS)} -xdev -not -path '*/.{NAME}.unpacked*'"
+    listed = machine.run(
+        ["sh", "-c", f"{find} -printf '%p %y %l %m %u\\n'; {find} -type f -exec sha256sum {{}} +"]
+    ).stdout
+    assert f"/{AGENT_UNIT} l " in listed, "no unit is enabled"
+    return sorted(listed.splitlines())
 
 
 def test_it_lies_beside_what_gardener_brought(worker: Worker, packages: tuple[Path, Path]) -> None:
@@ -92,28 +101,66 @@ def test_it_lies_beside_what_gardener_brought(worker: Worker, packages: tuple[Pa
     assert gardeners_files(machine) == before
 
 
-def test_its_unit_can_do_a_node_agents_work(installed: Worker, packages: tuple[Path, Path]) -> None:
-    """With the package's [Service] section: ready, watched, an OSC with a unit is applied; an upgrade restarts it, and it goes on."""
+def test_it_enables_nothing_and_has_a_man_page(machine: Machine, packages: tuple[Path, Path]) -> None:
+    """On a machine without a node agent its unit is there, neither enabled nor started; the man page has every flag of `--help`."""
+    apt(machine, packages[1])
+    assert machine.systemctl("is-enabled", AGENT_UNIT, check=False) == "disabled"
+    assert machine.systemctl("is-active", AGENT_UNIT, check=False) == "inactive"
+    assert machine.unit(AGENT_UNIT)["FragmentPath"] == UNIT
+    page = gzip.decompress(machine.read(f"/usr/share/man/man8/{NAME}.8.gz")).decode().replace("\\-", "-")
+    flags = set(_FLAG.findall(machine.run([NAME, "--help"]).stdout))
+    assert "--config-dir" in flags
+    assert flags - set(_FLAG.findall(page)) == set()
+
+
+@pytest.fixture
+def packaged(installed: Worker) -> Iterator[Worker]:
+    """A worker whose agent runs with the program and the [Service] section of the earlier package."""
     machine = installed.machine
     section = machine.read(UNIT).decode().partition("[Service]\n")[2].partition("[Install]")[0]
     machine.write(DROP_IN, f"[Service]\nExecStart=\n{section}".encode())
     machine.systemctl("daemon-reload")
-    try:
-        machine.systemctl("restart", AGENT_UNIT)
-        unit = machine.unit(AGENT_UNIT)
-        assert (unit["Type"], unit["ActiveState"], unit["NoNewPrivileges"]) == ("notify", "active", "yes")
-        assert int(unit["WatchdogTimestampMonotonic"]) > 0
-        osc = installed.base.with_unit("packaged.service", content="[Service]\nExecStart=/bin/sleep infinity\n")
-        installed.apply(osc.with_file("/opt/test/packaged", "1\n"))
-        assert machine.systemctl("is-active", "packaged.service") == "active"
-        before = machine.main_pid(AGENT_UNIT)
-        apt(machine, packages[1])
-        assert machine.main_pid(AGENT_UNIT) != before
-        installed.apply(osc.with_file("/opt/test/packaged", "2\n"))
-    finally:
-        machine.path(DROP_IN).unlink()
-        machine.systemctl("daemon-reload")
-        machine.systemctl("restart", AGENT_UNIT)
+    machine.systemctl("restart", AGENT_UNIT)
+    yield installed
+    machine.path(DROP_IN).unlink()
+    machine.systemctl("daemon-reload")
+    machine.systemctl("restart", AGENT_UNIT)
+
+
+def test_an_upgrade_in_the_middle_of_an_apply(packaged: Worker, packages: tuple[Path, Path]) -> None:
+    """While a unit's start is under way the next version takes over: the OSC is applied, and the unit was started once."""
+    machine = packaged.machine
+    wait = f"until [ -e {GATE} ]; do sleep 0.1; done"
+    content = service(
+        command=f'/bin/sh -c "echo x >>{STARTS}; {wait}"', kind="oneshot", extra="TimeoutStartSec=infinity\n"
+    )
+    osc = packaged.base.with_file("/opt/test/upgraded", "1\n").with_unit("gated.service", content=content)
+    checksum, before = packaged.publish(osc), machine.main_pid(AGENT_UNIT)
+    wait_for(lambda: machine.unit("gated.service")["ActiveState"] == "activating", timeout=20, what="the unit's start")
+    apt(machine, packages[1])
+    assert machine.main_pid(AGENT_UNIT) != before
+    assert machine.unit("gated.service")["ActiveState"] == "activating"
+    assert packaged.applied() != checksum
+    machine.write(GATE, b"")
+    packaged.wait_applied(checksum, timeout=60)
+    assert machine.read(STARTS) == b"x\n"
+    assert machine.journal("gated.service").count("Starting gated.service") == 1
+    machine.run(["rm", GATE, STARTS])
+
+
+def test_its_unit_can_do_a_node_agents_work(packaged: Worker, packages: tuple[Path, Path]) -> None:
+    """With the package's [Service] section: ready, watched, an OSC with a unit is applied; an upgrade restarts it, and it goes on."""
+    machine = packaged.machine
+    unit = machine.unit(AGENT_UNIT)
+    assert (unit["Type"], unit["ActiveState"], unit["NoNewPrivileges"]) == ("notify", "active", "yes")
+    assert int(unit["WatchdogTimestampMonotonic"]) > 0
+    osc = packaged.base.with_unit("packaged.service", content="[Service]\nExecStart=/bin/sleep infinity\n")
+    packaged.apply(osc.with_file("/opt/test/packaged", "1\n"))
+    assert machine.systemctl("is-active", "packaged.service") == "active"
+    before = machine.main_pid(AGENT_UNIT)
+    apt(machine, packages[1])
+    assert machine.main_pid(AGENT_UNIT) != before
+    packaged.apply(osc.with_file("/opt/test/packaged", "2\n"))
 
 
 def test_gardenlets_package(worker: Worker, packages: tuple[Path, Path], tmp_path: Path) -> None:

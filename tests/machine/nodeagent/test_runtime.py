@@ -8,7 +8,9 @@ import pytest
 
 from tests.lab.api import wait_for
 from tests.lab.cluster import Lab
+from tests.lab.oci import Entry, Image
 from tests.lab.pause import PAUSE_IMAGE
+from tests.lab.registry import CA_FILE
 from tests.lab.verify import image_leftovers
 from tests.lab.worker_osc import AGENT_UNIT, KUBELET_UNIT, WorkerOsc
 from tests.support.worker import Worker, service
@@ -204,6 +206,39 @@ def test_programs_come_out_of_images(worker: Worker, lab: Lab, agent: Any) -> No
     assert image_leftovers(worker.machine) == []
     worker.apply(worker.base, timeout=60)
     assert worker.machine.read(TOOL) == b"before"
+
+
+def test_a_tag_that_moved_is_said_and_makes_no_loop(worker: Worker, lab: Lab) -> None:
+    """Contract 6.16, 9 W14: the tag moves: nothing happens; the file is damaged: once more it is fetched, as the tag says now."""
+    registry, repository = lab.registry(), "moving/tool"
+
+    def push(content: bytes) -> bytes:
+        registry.push(Image.build([Entry("tool", content)]), repository, "v1")
+        return content
+
+    def told() -> int:
+        events = [event for event in worker.events("FileMismatch") if TOOL in event["message"]]
+        return sum(event.get("count") or (event.get("series") or {}).get("count", 1) for event in events)
+
+    first, before = push(b"first\n" * 1000), told()
+    osc = worker.base.with_file(CA_FILE, registry.ca_pem, mode=0o644).with_registry(registry.hosts_entry())
+    osc = osc.with_image_file(TOOL, f"{registry.host}/{repository}:v1", "/tool")
+    worker.apply(osc, timeout=90)
+    assert worker.machine.read(TOOL) == first
+    assert "Image is named by a tag, not by a digest" in worker.machine.journal(AGENT_UNIT)
+    second, pulls = push(b"second\n" * 1000), registry.served(repository)
+    worker.apply(osc.with_file("/etc/motd", "the tag has moved\n"))
+    assert (worker.machine.read(TOOL), registry.served(repository)) == (first, pulls)
+    worker.machine.write(TOOL, b"damaged", 0o755)
+    wait_for(lambda: worker.machine.read(TOOL) == second, timeout=60, what="the file as the tag says now")
+    wait_for(lambda: told() > before, timeout=15, what="an event of the damage")
+    wait_for(lambda: worker.status()["phase"] == "applied", timeout=20, what="the agent to have finished")
+    pulls = registry.served(repository)
+    for number in range(3):
+        worker.apply(osc.with_file("/etc/motd", f"once more {number}\n"))
+    assert (worker.machine.read(TOOL), registry.served(repository)) == (second, pulls)
+    assert told() == before + 1
+    assert image_leftovers(worker.machine) == []
 
 
 def test_static_pods_are_waited_for(worker: Worker) -> None:
