@@ -2,17 +2,18 @@
 
 Another sample each time; the seed is printed, and `SEED=` repeats it. Cases that fail are kept in build/chaos/, each in a
 file that `--repeat FILE` runs again; those that failed once and were mended are in tests/chaos/regressions/ and come first
-in every run.
+in every run, all of them, also those of campaigns that only the full run has; with `--only` those of the chosen campaigns.
 """
 
 import argparse
+import math
 import os
 import random
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -65,6 +66,18 @@ class Profile:
 
 SHORT = Profile(1140, 600, 60, 40, 25, every_write=False, pairs=20, outage=120, moves=False)
 FULL = Profile(6 * 3600, 6 * 3600, 6 * 3600, 200, 100, every_write=True, pairs=100, outage=600, moves=True)
+KEPT = Profile(3600, 3600, 3600, 0, 0, every_write=True, pairs=0, outage=0, moves=True)
+"""All campaigns, for cases that are given to them."""
+
+_CAMPAIGNS: Mapping[str, type[Campaign]] = {
+    "kills": RandomKills,
+    "cuts": PowerCuts,
+    "pairs": Pairs,
+    "outages": Outages,
+    "failing": FailingCalls,
+    "boundaries": Boundaries,
+    "writes": EveryWrite,
+}
 
 Factory = Callable[[World, int, Path], Campaign]
 
@@ -88,7 +101,7 @@ def campaigns(profile: Profile) -> Mapping[str, tuple[Factory, float]]:
 
 
 def run(profile: Profile, chosen: Sequence[str], kept: Sequence[Case], seed: int) -> list[Tally]:
-    """Run campaigns one after another."""
+    """Run the kept cases, and then campaigns one after another."""
     find_binaries(say=to_stderr)  # what is built once takes nothing of the time
     end = time.monotonic() + profile.seconds
     tallies = [] if chosen else [_day(seed)]
@@ -97,20 +110,52 @@ def run(profile: Profile, chosen: Sequence[str], kept: Sequence[Case], seed: int
         lab.up()
         world = World.create(lab, lab.agent(os.environ.get("LAB_AGENT", "binary")))
         with tempfile.TemporaryDirectory(prefix="chaos-") as scratch:
+            for name, cases in kept_first(kept, chosen).items():
+                campaign = campaigns(KEPT)[name][0](world, seed, Path(scratch))
+                tallies.append(_told(campaign, cases, deadline=math.inf))
             for name, (factory, seconds) in campaigns(profile).items():
-                if chosen and name not in chosen:
-                    continue
-                to_stderr(f"{name} ...")
-                campaign = factory(world, seed, Path(scratch))
-                deadline = min(end, time.monotonic() + seconds)
-                tally = run_campaign(
-                    campaign, kept=kept, deadline=deadline, failures=FAILURES, say=to_stderr, most=profile.cases
-                )
-                to_stderr(tally.line)
-                tallies.append(tally)
+                if not chosen or name in chosen:
+                    campaign = factory(world, seed, Path(scratch))
+                    deadline = min(end, time.monotonic() + seconds)
+                    tallies.append(_told(campaign, campaign.cases(), deadline=deadline, most=profile.cases))
     finally:
         lab.down()
     return tallies
+
+
+def kept_first(kept: Sequence[Case], chosen: Sequence[str]) -> dict[str, list[Case]]:
+    """Return the kept cases by the names of their campaigns; without those of campaigns that were not chosen, if any were.
+
+    Raises:
+        LabError: a case is of no campaign.
+    """
+    names = {campaign.name: name for name, campaign in _CAMPAIGNS.items()}
+    found: dict[str, list[Case]] = {}
+    for case in kept:
+        if case.campaign not in names:
+            raise LabError(f"no campaign {case.campaign!r}")
+        name = names[case.campaign]
+        if not chosen or name in chosen:
+            found.setdefault(name, []).append(case)
+    return found
+
+
+def last_lines(tallies: Sequence[Tally], seed: int) -> Iterator[str]:
+    """Yield what a run ends with: what each campaign did, what was left out, and in the last line the two numbers."""
+    yield from (tally.line for tally in tallies)
+    rests = [tally.rest for tally in tallies if tally.rest]
+    yield f"not done to the end: {', '.join(rests)}" if rests else "nothing was left out for want of time"
+    yield f"seed: {seed}"
+    passed, failed = sum(tally.passed for tally in tallies), sum(len(tally.failed) for tally in tallies)
+    yield f"{passed} passed, {failed} failed"
+
+
+def _told(campaign: Campaign, cases: Iterable[Case], *, deadline: float, most: int | None = None) -> Tally:
+    """Run cases, and say how it went."""
+    to_stderr(f"{campaign.name} ...")
+    tally = run_campaign(campaign, cases, deadline=deadline, failures=FAILURES, say=to_stderr, most=most)
+    to_stderr(tally.line)
+    return tally
 
 
 def _day(seed: int) -> Tally:
@@ -155,33 +200,27 @@ def main() -> int:
     except LabError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    for tally in tallies:
-        print(tally.line)
-    print(f"seed: {seed}")
-    passed, failed = sum(tally.passed for tally in tallies), sum(len(tally.failed) for tally in tallies)
-    print(f"{passed} passed, {failed} failed")
-    return 1 if failed else 0
+    for line in last_lines(tallies, seed):
+        print(line)
+    return 1 if any(tally.failed for tally in tallies) else 0
 
 
 def repeat(case: Case, seed: int) -> Tally:
     """Run one kept case."""
-    nothing = Profile(3600, 3600, 3600, 0, 0, every_write=True, pairs=0, outage=0, moves=True)
     lab = Lab(f"chaos-{os.getpid()}", say=to_stderr)
     try:
         lab.up()
         world = World.create(lab, lab.agent(os.environ.get("LAB_AGENT", "binary")))
         with tempfile.TemporaryDirectory(prefix="chaos-") as scratch:
-            for factory, _ in campaigns(nothing).values():
-                campaign = factory(world, seed, Path(scratch))
-                if campaign.name == case.campaign:
-                    problems = campaign.run(case)
-                    to_stderr("\n".join(problems))
-                    tally = Tally(case.campaign, passed=int(not problems))
-                    tally.failed += [FAILURES] if problems else []
-                    return tally
+            (name,) = kept_first([case], [])
+            campaign = campaigns(KEPT)[name][0](world, seed, Path(scratch))
+            problems = campaign.run(case)
+            to_stderr("\n".join(problems))
+            tally = Tally(case.campaign, passed=int(not problems))
+            tally.failed += [FAILURES] if problems else []
+            return tally
     finally:
         lab.down()
-    raise LabError(f"no campaign {case.campaign!r}")
 
 
 if __name__ == "__main__":

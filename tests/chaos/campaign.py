@@ -3,7 +3,7 @@
 import json
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -85,6 +85,11 @@ class Tally:
     out_of_time: bool = False
 
     @property
+    def rest(self) -> str:
+        """What was not done, for people; empty if everything was."""
+        return f"{self.name} after {self.passed + len(self.failed)} cases" if self.out_of_time else ""
+
+    @property
     def line(self) -> str:
         """One line for people."""
         rest = ", out of time" if self.out_of_time else ""
@@ -93,12 +98,12 @@ class Tally:
 
 
 def run_campaign(
-    campaign: Campaign, *, kept: Sequence[Case], deadline: float, failures: Path, say: Say, most: int | None = None
+    campaign: Campaign, cases: Iterable[Case], *, deadline: float, failures: Path, say: Say, most: int | None = None
 ) -> Tally:
-    """Run a campaign: first the cases that failed once, then its own, until the deadline (monotonic seconds) or as many as asked for."""
+    """Run cases of a campaign until the deadline (monotonic seconds), or as many as asked for; it is closed afterwards."""
     tally, started, in_a_row = Tally(campaign.name), time.monotonic(), 0
     try:
-        for case in islice(_all_cases(campaign, kept), most):
+        for case in islice(cases, most):
             if time.monotonic() > deadline:
                 tally.out_of_time = True
                 break
@@ -121,11 +126,6 @@ def run_campaign(
     tally.notes = getattr(campaign, "notes", "")
     tally.seconds = time.monotonic() - started
     return tally
-
-
-def _all_cases(campaign: Campaign, kept: Sequence[Case]) -> Iterator[Case]:
-    yield from (case for case in kept if case.campaign == campaign.name)
-    yield from campaign.cases()
 
 
 def _recovers(campaign: Campaign, say: Say) -> bool:

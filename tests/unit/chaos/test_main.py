@@ -1,0 +1,40 @@
+"""What `python -m tests.chaos` tries before all else, and what it says in the end."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.__main__ import REGRESSIONS, SHORT, campaigns, kept_first, last_lines
+from tests.chaos.campaign import Case, Tally
+from tests.lab.errors import LabError
+
+
+def test_every_kept_case_is_run_also_those_of_the_full_run_alone() -> None:
+    """All of tests/chaos/regressions, one of them of a campaign that the short run has not."""
+    kept = [Case.load(path) for path in sorted(REGRESSIONS.glob("*.json"))]
+    found = kept_first(kept, [])
+    assert sorted(case.campaign for cases in found.values() for case in cases) == sorted(case.campaign for case in kept)
+    assert "writes" in found
+    assert "writes" not in campaigns(SHORT)
+    assert list(kept_first(kept, ["outages", "kills"])) == ["outages"]
+
+
+def test_a_case_of_no_campaign_is_an_error() -> None:
+    """A kept case whose campaign was renamed is not left out in silence."""
+    with pytest.raises(LabError, match="no campaign 'gone'"):
+        kept_first([Case("gone", 1, {})], ["kills"])
+
+
+def test_what_was_left_out_is_said_before_the_two_numbers() -> None:
+    """One line names the campaigns that were not done to the end; the last line is that of the numbers."""
+    tallies = [Tally("kills", passed=3), Tally("cuts", passed=1, failed=[Path("x")], out_of_time=True)]
+    assert list(last_lines(tallies, 7))[-3:] == [
+        "not done to the end: cuts after 2 cases",
+        "seed: 7",
+        "4 passed, 1 failed",
+    ]
+    assert list(last_lines(tallies[:1], 7))[-3:] == [
+        "nothing was left out for want of time",
+        "seed: 7",
+        "3 passed, 0 failed",
+    ]
