@@ -307,7 +307,7 @@ def without_late_token(quick: Worker) -> Iterator[Worker]:
     yield quick
     quick.apply(quick.base, timeout=60)
     quick.lab.api.delete(f"/api/v1/namespaces/kube-system/secrets/{LATE_SECRET}")
-    quick.machine.path(LATE_TOKEN).unlink()
+    quick.machine.path(LATE_TOKEN).unlink(missing_ok=True)
 
 
 def tries(worker: Worker) -> tuple[int, int]:
