@@ -108,9 +108,14 @@ def test_it_enables_nothing_and_has_a_man_page(machine: Machine, packages: tuple
     assert machine.systemctl("is-active", AGENT_UNIT, check=False) == "inactive"
     assert machine.unit(AGENT_UNIT)["FragmentPath"].removeprefix("/usr") == UNIT.removeprefix("/usr")
     page = gzip.decompress(machine.read(f"/usr/share/man/man8/{NAME}.8.gz")).decode().replace("\\-", "-")
-    flags = set(_FLAG.findall(machine.run([NAME, "--help"]).stdout))
-    assert "--config-dir" in flags
-    assert flags - set(_FLAG.findall(page)) == set()
+    sections = dict(section.split("\n", 1) for section in page.split(".SH ")[1:])
+    commands = [title.strip('"').lower().split()[1:] for title in sections if title.startswith(f'"{NAME.upper()} ')]
+    assert ["reset"] in commands
+    for command in ([], *commands):
+        title = " ".join([NAME, *command]).upper() if command else "SYNOPSIS AND OPTIONS"
+        flags = set(_FLAG.findall(machine.run([NAME, *command, "--help"]).stdout))
+        assert "--help" in flags
+        assert flags - set(_FLAG.findall(sections[f'"{title}"'])) == set(), title
 
 
 @pytest.fixture
