@@ -1,6 +1,7 @@
 """The agent as one file under systemd: one process, one folder, whatever happens."""
 
 import re
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from tests.support.documented import ROOT, blocks
 from tests.support.onefile import restamped
 from tests.support.worker import Worker
 
+DROP_IN = f"/run/systemd/system/{AGENT_UNIT}.d/hostile.conf"
+HOSTILE = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "LD_LIBRARY_PATH", "LD_PRELOAD")
 HOME = "/opt/bin/.gardener-node-agent.unpacked"
 
 
@@ -104,3 +107,47 @@ def test_it_comes_out_of_the_image_that_is_built(worker: Worker, agent: AgentSou
     assert worker.differences(osc) == []
     assert worker.machine.read(f"/opt/test/{program.name}") == agent.file()
     assert worker.machine.run([f"/opt/test/{program.name}", "--version"]).stdout.startswith(program.name)
+
+
+@pytest.fixture
+def strict(worker: Worker) -> Iterator[Worker]:
+    """A worker whose temporary folders execute nothing, whose /usr cannot be written, and whose agent has a hostile environment."""
+    machine = worker.machine
+    mounts = [
+        "mount -t tmpfs -o noexec,nosuid,nodev tmpfs /tmp",
+        "mount -t tmpfs -o noexec,nosuid,nodev tmpfs /var/tmp",
+        "mount --bind /usr /usr && mount -o remount,bind,ro /usr",
+    ]
+    hostile = "\n".join(f"Environment={name}=/tmp/hostile" for name in HOSTILE)
+    for command in mounts:
+        machine.run(["sh", "-ec", command])
+    for name, content in {"sitecustomize.py": b"raise SystemExit(66)", "ld.so": b"no library"}.items():
+        machine.write(f"/tmp/hostile/{name}", content)
+    machine.write(DROP_IN, f"[Service]\n{hostile}\n".encode())
+    machine.systemctl("daemon-reload")
+    yield worker
+    machine.run(["rm", DROP_IN])
+    for folder in ("/usr", "/var/tmp", "/tmp"):
+        machine.run(["umount", "--lazy", folder])
+    machine.systemctl("daemon-reload")
+    machine.systemctl("restart", AGENT_UNIT)
+
+
+def test_on_a_strict_machine_with_a_hostile_environment(strict: Worker) -> None:
+    """Contract 8.1: it unpacks itself, runs, beats and applies where /tmp and /var/tmp execute nothing, /usr is read-only and Python is misled."""
+    machine = strict.machine
+    assert machine.run(["touch", "/usr/x"], check=False).returncode != 0
+    machine.systemctl("stop", AGENT_UNIT)
+    machine.run(["rm", "-r", HOME])
+    before = str((strict.lease() or {})["spec"]["renewTime"])
+    strict.start_agent()
+    wait_for(lambda: str((strict.lease() or {})["spec"]["renewTime"]) > before, timeout=30, what="a heartbeat")
+    assert len(unpacked(strict)) == 2
+    osc = strict.base.with_file("/opt/test/strict", "applied\n")
+    strict.apply(osc)
+    assert strict.differences(osc) == []
+    # What would mislead Python or the loader is kept from the program, and so from what it starts.
+    pid = machine.unit(AGENT_UNIT)["MainPID"]
+    assert "LD_PRELOAD=/tmp/hostile" in machine.systemctl("show", AGENT_UNIT, "--property=Environment")
+    assert "/tmp/hostile" not in machine.run(["cat", f"/proc/{pid}/environ"]).stdout
+    assert "/tmp/" not in machine.run(["cat", f"/proc/{pid}/maps"]).stdout
