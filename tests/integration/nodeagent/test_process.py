@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 HANGING = """
-import asyncio, threading, time
+import asyncio, os, threading, time
 from agents.core.shutdown import Shutdown
 from nodeagent import app
 
@@ -19,7 +19,7 @@ async def main():
     loop.add_signal_handler(15, stop.set)
     print("ready", flush=True)
     await stop.wait()
-    app._end_soon()
+    app._end_soon(os._exit)
     return 0
 
 raise SystemExit(asyncio.run(main()))
