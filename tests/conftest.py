@@ -11,8 +11,11 @@ from xdist.scheduler import LoadScopeScheduling
 from tests.lab.credentials import found_in_all
 
 LEVELS = ("unit", "integration", "machine", "e2e", "chaos", "bench")
-# Folders whose tests share what is dear or single in a checkout: the two stories, and the folder `build`.
-GROUPS = {"e2e": "stories", "integration/packaging": "build", "machine/gardenlet": "build"}
+# Tests that share what is dear or single in a checkout, by the beginning of their paths: the two stories, and the folder `build`.
+GROUPS = {
+    **dict.fromkeys(("e2e/test_dashboards.py", "e2e/test_demo_seed.py", "e2e/test_scenario.py"), "stories"),
+    **dict.fromkeys(("integration/packaging/", "machine/gardenlet/"), "build"),
+}
 
 pytest_plugins = ["tests.lab.fixtures"]
 
@@ -35,7 +38,7 @@ class WholeFiles(LoadScopeScheduling):  # type: ignore[misc]  # the library has 
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
-        groups = [group for folder, group in GROUPS.items() if path.startswith(f"tests/{folder}/")]
+        groups = [group for start, group in GROUPS.items() if path.startswith(f"tests/{start}")]
         return groups[0] if groups else path
 
 
