@@ -26,7 +26,7 @@ async def test_w36_an_update_that_hangs_is_ended_and_said(tmp_path: Path, monkey
         node.start_process()
     drain(node)
     monkeypatch.setattr(inplace, "BUDGET", timedelta(seconds=1))
-    publish(node, version="2.0", command=f"sleep 600 & echo $! > {tmp_path}/child; echo downloading; wait")
+    publish(node, version="2.0", command=f"sleep 600 & echo $! > {tmp_path}/child; echo down''loading; wait")
     async with node.connected():
         with pytest.raises(UpdateFailed):
             await node.reconcile()

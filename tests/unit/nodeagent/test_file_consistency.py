@@ -4,6 +4,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 import pytest
+import yaml
 
 from agents.core.generations import Generations
 from agents.kube.models import Node
@@ -24,6 +25,7 @@ class Check:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.root = Path("/")
         self.journal = Journal(
             pending_path=folder / "pending",
             last_applied_path=folder / "last",
@@ -56,7 +58,7 @@ class Check:
             journal=self.journal,
             units=units,
             hostname="worker-1",
-            root=Path("/"),
+            root=self.root,
             node=lambda: self.node,
             report=self._report,
             repair=self._repair,
@@ -79,6 +81,38 @@ async def test_differences_are_reported_and_handed_over_for_repair(check: Check,
     await check.run()
     assert check.reported == ["FileMissing", "FileMismatch"]
     assert [finding.path for finding in check.repaired] == [f"{tmp_path}/a", f"{tmp_path}/b"]
+
+
+OF_GARDENER = {
+    "apiVersion": "extensions.gardener.cloud/v1alpha1",
+    "kind": "OperatingSystemConfig",
+    "spec": {
+        "files": [
+            {"path": "/etc/others", "content": {"inline": {"encoding": "", "data": "x"}}, "hostName": "worker-2"},
+            {"path": "/etc/ours", "content": {"inline": {"encoding": "", "data": "x"}}, "hostName": "worker-1"},
+        ],
+        "units": [
+            {
+                "name": "a.service",
+                "content": "x",
+                "dropIns": [{"name": "10.conf", "content": "x"}],
+                "filePaths": ["/etc/used"],
+            }
+        ],
+    },
+}
+
+
+async def test_w13_names_are_those_of_the_api(check: Check, tmp_path: Path) -> None:
+    """Contract 7.11, 9 W13: a last-applied that others wrote: its `dropIns` and `filePaths` are seen, files of other hosts are not."""
+    check.root = tmp_path
+    (tmp_path / "last").write_text(yaml.safe_dump(OF_GARDENER))
+    unit = tmp_path / "etc/systemd/system/a.service"
+    unit.parent.mkdir(parents=True)
+    unit.write_text("x")
+    await check.run()
+    assert check.reported == ["FileMissing", "DropInMissing", "DependencyMissing"]
+    assert [finding.path for finding in check.repaired] == ["/etc/ours", None, "/etc/used"]
 
 
 async def test_without_node_or_last_applied_nothing_is_said(check: Check, tmp_path: Path) -> None:

@@ -222,9 +222,10 @@ def test_names_that_were_never_validated_are_not_used_in_paths() -> None:
             Unit(name="a/b", content=""),
             Unit(name="ok", drop_ins=(DropIn(name="../x"), DropIn(name="d"))),
         ),
+        registries_deleted=("", "..", "a/b", "docker.io"),
     )
     steps = plan(changes, Effective()).steps
-    assert [step.id for step in steps] == ["remove-unit:ok", "reload"]
+    assert [step.id for step in steps] == ["remove-unit:ok", "reload", "remove-registry:docker.io"]
     assert isinstance(steps[0], RemoveUnit)
     assert steps[0].drop_ins == ("d",)
 

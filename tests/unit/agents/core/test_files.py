@@ -171,10 +171,11 @@ def test_batch_writes_all_and_reports_the_one_that_failed(tmp_path: Path) -> Non
 
 
 def test_batch_that_is_left_without_commit_changes_nothing(tmp_path: Path) -> None:
-    """What was staged and not committed is gone, temporary files too."""
+    """Contract 9 W2: what was staged and not committed is gone, temporary files too; until then the old content is there."""
     (tmp_path / "a").write_bytes(b"old")
     with Batch() as batch:
         batch.stage(tmp_path / "a", b"new", mode=0o600)
+        assert (tmp_path / "a").read_bytes() == b"old"
     assert (tmp_path / "a").read_bytes() == b"old"
     assert leftovers(tmp_path) == []
 
@@ -191,7 +192,7 @@ def test_commit_reports_a_rename_that_fails(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_keeps_the_old_content(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """ENOSPC in the middle of a write names the path, keeps the old file and leaves no temporary file."""
+    """Contract 9 W2: ENOSPC in the middle of a write names the path, keeps the old file and leaves no temporary file."""
     path = tmp_path / "f"
     files.write_atomic(path, b"old", mode=0o600)
 
@@ -220,6 +221,20 @@ def test_w03_a_failing_fsync_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_pa
     with pytest.raises(FileError):
         files.write_atomic(tmp_path / "f", b"x", mode=0o600)
     assert leftovers(tmp_path) == []
+
+
+def test_w03_a_removal_counts_only_once_its_directory_was_synced(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Contract 9 W3: also a file that was removed does not come back after a power cut."""
+    (tmp_path / "f").write_bytes(b"x")
+
+    def broken(_descriptor: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(FileError):
+        files.remove(tmp_path / "f")
 
 
 def test_read_optional_tells_missing_from_unreadable(tmp_path: Path) -> None:

@@ -1,11 +1,14 @@
 """The stored kubeconfig survives whatever happens while it is replaced."""
 
+import asyncio
 import stat
+import time
 from pathlib import Path
 
 import pytest
 import structlog
 
+from agents.core import files
 from agents.core.files import FileError
 from agents.kube.kubeconfig import ClusterAccess, Credentials, InvalidKubeconfig
 from agents.pki.certificate import InvalidCertificate
@@ -55,6 +58,31 @@ async def test_previous_is_kept_until_confirmed(authority: Authority, path: Path
     await store.confirm()
     await store.confirm()
     assert not backup.exists()
+
+
+async def test_w45_two_at_once_save_one_after_the_other(
+    authority: Authority, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Contract 9 W45, 7.9: whoever saves while somebody else does waits; the file is the one or the other, never both."""
+    write, writing, together = files.write_atomic, set[Path](), list[Path]()
+
+    def slowly(target: Path, content: bytes, *, mode: int) -> bool:
+        together.extend(writing)
+        writing.add(target)
+        time.sleep(0.05)
+        try:
+            return write(target, content, mode=mode)
+        finally:
+            writing.discard(target)
+
+    monkeypatch.setattr(files, "write_atomic", slowly)
+    store = FileKubeconfigStore(path)
+    both = [access(authority, "one"), access(authority, "two")]
+    async with asyncio.TaskGroup() as group:
+        for item in both:
+            group.create_task(store.save(item))
+    assert together == []
+    assert await store.load() in both
 
 
 async def test_unconfirmed_does_not_replace_the_backup(authority: Authority, path: Path) -> None:

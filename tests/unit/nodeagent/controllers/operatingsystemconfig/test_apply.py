@@ -137,7 +137,7 @@ async def test_a_unit_whose_file_failed_is_not_started(apply: Apply, agent: OscA
 
 
 async def test_w01_resume_after_a_failed_enable_keeps_the_drop_ins(apply: Apply, agent: OscAgent) -> None:
-    """Contract 9 W1: a failure after the drop-ins were written, and the next attempt, lose none of them."""
+    """Contract 9 W1: a failure after the drop-ins were written, and the next attempt, lose none of them, and the unit is enabled."""
     drop_ins = (DropIn(name="10-a.conf", content="[Service]\n"), DropIn(name="20-b.conf", content="[Service]\n"))
     wanted = Effective((), (Unit(name="missing.service", drop_ins=drop_ins),))
     first = await apply(wanted, diff(wanted, old=None))
@@ -148,6 +148,7 @@ async def test_w01_resume_after_a_failed_enable_keeps_the_drop_ins(apply: Apply,
     assert second.failed == {}
     folder = agent.root / "etc/systemd/system/missing.service.d"
     assert sorted(path.name for path in folder.iterdir()) == ["10-a.conf", "20-b.conf"]
+    assert agent.host.is_enabled("missing.service")
 
 
 async def test_a_removed_file_is_told(apply: Apply, agent: OscAgent) -> None:

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 import yaml
+from structlog.testing import capture_logs
 
 from agents.core.errors import TerminalError
 from agents.kube.errors import Forbidden, Invalid, ServerError, TooManyRequests, Unavailable
@@ -117,10 +118,12 @@ async def test_w11_missing_checksum_annotation_is_computed(node: OscAgent) -> No
 
 
 async def test_w11_a_differing_checksum_annotation_is_reported_as_it_is(node: OscAgent) -> None:
-    """Contract 9 W11: an annotation that differs from the data is reported all the same: gardenlet waits for it."""
+    """Contract 9 W11: an annotation that differs from the data is reported all the same: gardenlet waits for it; the log says so."""
     node.publish(files=[inline("/etc/a", "one")], annotations={"checksum/data-script": "opaque"})
     async with node.connected():
-        await node.reconcile()
+        with capture_logs() as lines:
+            await node.reconcile()
+    assert [line["log_level"] for line in lines if line["event"].startswith("Checksum annotation differs")] == ["error"]
     assert (node.applied(), node.read("/etc/a")) == ("opaque", "one")
 
 
@@ -360,9 +363,12 @@ async def test_a_refused_node_patch_is_repeated(node: OscAgent) -> None:
         assert node.applied() == checksum
 
 
-async def test_w29_bootstrap_credentials_wait_for_those_of_the_kubelet(node: OscAgent) -> None:
+@pytest.mark.parametrize("late", ["kubeconfig", "certificate"])
+async def test_w29_bootstrap_credentials_wait_for_those_of_the_kubelet(node: OscAgent, late: str) -> None:
     """Contract 6.2, 9 W29: token and bootstrap kubeconfig go only when kubeconfig-real and the client certificate exist."""
-    for path in (node.paths.bootstrap_token, node.paths.kubelet_bootstrap_kubeconfig, node.paths.kubelet_kubeconfig):
+    own = {"kubeconfig": node.paths.kubelet_kubeconfig, "certificate": node.paths.kubelet_client_certificate}
+    missing = own.pop(late)
+    for path in (node.paths.bootstrap_token, node.paths.kubelet_bootstrap_kubeconfig, *own.values()):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("x")
     node.publish(files=[])
@@ -370,8 +376,8 @@ async def test_w29_bootstrap_credentials_wait_for_those_of_the_kubelet(node: Osc
         await node.reconcile()
         assert node.paths.bootstrap_token.exists()
         assert node.paths.kubelet_bootstrap_kubeconfig.exists()
-        node.paths.kubelet_client_certificate.parent.mkdir()
-        node.paths.kubelet_client_certificate.write_text("x")
+        missing.parent.mkdir(exist_ok=True)
+        missing.write_text("x")
         await node.reconcile()
         assert not node.paths.bootstrap_token.exists()
         assert not node.paths.kubelet_bootstrap_kubeconfig.exists()

@@ -175,10 +175,14 @@ async def test_a_touched_file_is_put_right_at_once(applied: OscAgent) -> None:
     """Contract 9 W14: through inotify, without waiting for the sync period; only that file is looked at."""
     async with applied.controlling():
         await asyncio.sleep(1)
+        (applied.root / "etc/systemd/system/multi-user.target.wants/a.service").unlink()
         touch(applied, "/etc/a", "changed")
         await asyncio.sleep(2)
         assert applied.read("/etc/a") == "one"
         assert applied.drifted == [("FileMismatch", "put right")]
+        assert not applied.host.is_enabled("a.service")
+        await asyncio.sleep(600)
+        assert applied.host.is_enabled("a.service")
 
 
 async def test_extension_units_and_files_are_looked_after(node: OscAgent) -> None:

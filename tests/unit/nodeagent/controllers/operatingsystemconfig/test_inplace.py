@@ -16,7 +16,7 @@ from agents.core.errors import RetriableError
 from agents.kube.errors import Unavailable
 from agents.kube.models import NODES, PODS
 from nodeagent.controllers.operatingsystemconfig.inplace import RolledBack, UpdateFailed, WaitingForReboot
-from tests.support.osc_agent import SLEEP, OscAgent, from_image, inline
+from tests.support.osc_agent import SLEEP, OscAgent, containerd, from_image, inline
 from tests.support.tasks import settle
 from tests.support.virtual_time import VirtualTimeLoop
 
@@ -35,6 +35,7 @@ def publish(
     args: tuple[str, ...] = (),
     rotation: Any = None,
     more: Sequence[Mapping[str, Any]] = (),
+    runtime: Any = None,
     **kubelet: Any,
 ) -> str:
     """Publish an OSC for updates in place; the command is a shell's."""
@@ -44,6 +45,7 @@ def publish(
         files=[inline(KUBELET, json.dumps(kubelet)), inline("/etc/os", version), *more],
         units=[{"name": "kubelet.service", "content": SLEEP, "filePaths": [KUBELET]}],
         inPlaceUpdates=wanted,
+        criConfig=runtime,
         status={"inPlaceUpdates": update},
     )
 
@@ -81,15 +83,17 @@ async def updated(node: OscAgent) -> OscAgent:
 
 
 async def test_nothing_is_changed_before_the_node_is_drained(updated: OscAgent) -> None:
-    """Contract 6.13: the gate; the Node's event opens it. Also containerd's file waits (W16)."""
-    checksum = publish(updated, evictionHard={"memory.available": "5%"})
+    """Contract 6.13, 9 W16: the gate; the Node's event opens it. Also containerd's file waits."""
+    updated.host.write_unit("containerd.service", SLEEP)
+    checksum = publish(updated, evictionHard={"memory.available": "5%"}, runtime=containerd())
     async with updated.controlling():
         await asyncio.sleep(60)
-        assert updated.read(KUBELET) == "{}"
+        assert (updated.read(KUBELET), updated.read("/etc/containerd/config.toml")) == ("{}", None)
         assert updated.status_document()["phase"] == "waitingForDrain"
         drain(updated)
         await asyncio.sleep(1)
         assert "5%" in (updated.read(KUBELET) or "")
+        assert "pause" in (updated.read("/etc/containerd/config.toml") or "")
         assert updated.applied() == checksum
         assert metadata(updated) == ("successful", None, None)
 
@@ -188,6 +192,18 @@ async def test_w36_a_failed_update_is_said_in_at_most_4_kib(
     assert len(updated.update_failures[0]) <= 900
     status = updated.status_document()
     assert (status["phase"], [item["name"] for item in status["items"]]) == ("failing", ["update in place"])
+
+
+async def test_w36_a_reason_of_any_length_fits_into_the_annotation(updated: OscAgent) -> None:
+    """Contract 9 W36: also what was not printed by the update, a kubelet's answer for example; no letter is cut in two."""
+    async with updated.connected():
+        await asyncio.sleep(0.5)
+        node = updated.identity.node
+        assert node is not None
+        await updated.in_place._fail(node, f"kubelet: {'ä' * 5000}")
+    _result, reason, _version = metadata(updated)
+    assert 4090 < len((reason or "").encode()) <= 4096
+    assert set((reason or "").removeprefix("kubelet: ")) == {"ä"}
 
 
 async def test_w36_both_errors_are_kept_if_the_node_cannot_be_told(updated: OscAgent) -> None:

@@ -48,8 +48,9 @@ async def test_an_original_that_equals_the_osc_stays(node: OscAgent) -> None:
     assert (node.root / "etc/motd").stat().st_mode & 0o777 == 0o644
 
 
-async def test_w10_an_original_survives_a_superseded_apply(node: OscAgent) -> None:
-    """Contract 9 W10: an OSC that was applied half replaced it; the next one does not have it."""
+@pytest.mark.parametrize("kept", [False, True])
+async def test_w10_an_original_survives_a_superseded_apply(node: OscAgent, kept: bool) -> None:
+    """Contract 9 W10: an OSC that was applied half replaced it; the next one, or the one after that, does not have it."""
     write(node, MOTD, "original")
     async with node.connected():
         node.publish()
@@ -61,6 +62,10 @@ async def test_w10_an_original_survives_a_superseded_apply(node: OscAgent) -> No
             await node.reconcile()
         assert node.read(MOTD) == "half"
         node.start_process()
+        if kept:
+            node.publish(files=[inline(MOTD, "whole")])
+            await node.reconcile()
+            assert node.read(MOTD) == "whole"
         node.publish(files=[inline("/etc/other", "x")])
         await node.reconcile()
     assert node.read(MOTD) == "original"

@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from agents.core.errors import RetriableError
 from agents.runtime.reconcile import Result
@@ -261,7 +262,7 @@ async def test_every_job_is_an_event_on_the_node(node: OscAgent) -> None:
 
 
 async def test_w38_unset_enable_enables_and_own_unit_is_never_stopped(node: OscAgent) -> None:
-    """Contract 6.6, 9 W38: unset means enable, also for an OS unit with a drop-in; our own unit stays enabled anyway."""
+    """Contract 6.6, 9 W38: unset means enable, also for an OS unit with a drop-in, and is logged; our own unit stays enabled anyway."""
     node.host.write_unit("vendor.service", SLEEP)
     drop_in = {"name": "10-test.conf", "content": "[Service]\n"}
     node.publish(
@@ -273,10 +274,13 @@ async def test_w38_unset_enable_enables_and_own_unit_is_never_stopped(node: OscA
         ]
     )
     async with node.connected():
-        await node.reconcile()
+        with capture_logs() as lines:
+            await node.reconcile()
         assert node.restart_reason() is not None
         node.start_process()
         await node.reconcile()
+    logged = [line["unit"] for line in lines if line["event"].startswith("Unit enabled although")]
+    assert logged == ["vendor.service", "stopped.service"]
     names = ("vendor.service", "gardener-node-agent.service", "off.service", "stopped.service")
     assert [node.host.is_enabled(name) for name in names] == [True, True, False, True]
     assert node.host.units["vendor.service"].active_state == "active"
