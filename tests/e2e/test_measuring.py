@@ -16,7 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def make(target: str, arguments: str) -> str:
     """Run a target to its end; returns what it printed."""
-    done = subprocess.run(["make", target, f"ARGS={arguments}"], cwd=ROOT, capture_output=True, text=True, timeout=600)
+    command = ["make", "--no-print-directory", target, f"ARGS={arguments}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     return done.stdout
 

@@ -52,7 +52,7 @@ _LINT = Shown(".ci/run", "make lint")
 _LAB = "tests/machine/lab/test_nothing_left.py::test_down_removes_a_lab_of_another_process"
 _LOOK = "tests/machine/nodeagent/test_look_into.py"
 _UPDATE = "tests/machine/nodeagent/test_one_file.py::test_an_update_of_its_own_program_unpacks_the_new_one"
-_STORY = Shown("tests/e2e/test_demos.py::test_a_demo_is_told_to_its_end", '["make", target]')
+_STORY = Shown("tests/e2e/test_demos.py::test_a_demo_is_told_to_its_end", '"--no-print-directory", target]')
 _TOLD = Shown("tests/lab/watched.py::watch_node", "scenario.run()")
 _SEED = _STORY
 _SEED_TOLD = Shown("tests/lab/watched.py::watch_seed", "story.go_on()")
@@ -158,7 +158,7 @@ _TARGETS: dict[str, tuple[Proof, ...]] = {
     },
     "make release-check": (
         Make("scripts/release_check.py", "scripts/release_check.py"),
-        Shown(f"{_RELEASE}::test_everything_is_built_from_a_clean_checkout", '"make", "release-check"'),
+        Shown(f"{_RELEASE}::test_everything_is_built_from_a_clean_checkout", '"--no-print-directory", "release-check"'),
     ),
     "make lab-shell NODE=worker-1": (Make("-m tests.lab shell worker-1"), Shown(_LAB, '"shell"')),
     "make lab-down": (Make("-m tests.lab down"), Shown(_LAB, '"down"')),

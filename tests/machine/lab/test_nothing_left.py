@@ -75,7 +75,8 @@ def test_killed_lab_is_cleared_by_the_next(environment: dict[str, str]) -> None:
 def test_interrupted_start_takes_everything_down(environment: dict[str, str], number: signal.Signals) -> None:
     """Ctrl-C while the control plane starts ends what was started, and says so."""
     name = f"cut-{os.getpid()}-{number}"
-    command = [sys.executable, "-m", "tests.lab", "--name", name, "up"]
+    # As in a terminal: what is started in the background of a script inherits that it ignores Ctrl-C.
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "tests.lab", "--name", name, "up"]
     with subprocess.Popen(command, env=environment, cwd=_REPOSITORY, stderr=subprocess.PIPE, text=True) as started:
         wait_for(lambda: Ledger(name).entries("process"), timeout=20, what="etcd to be started")
         started.send_signal(number)
