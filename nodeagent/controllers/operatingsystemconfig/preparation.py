@@ -110,6 +110,7 @@ class Preparation:
             changes = resumed_changes(loaded.pending.changes, desired.effective, dirty, other_config=other_config)
             if (
                 not changes
+                and not loaded.pending.touched  # a kill between the two writes of a commit: it is made again
                 and not last.older
                 and last.decoded is not None
                 and last.decoded.document == desired.decoded.document
