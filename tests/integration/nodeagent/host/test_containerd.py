@@ -95,6 +95,9 @@ async def test_w25_a_frozen_containerd_is_given_up_in_time(daemon: Daemon) -> No
     await answered(Containerd(daemon.settings))
     assert daemon.process is not None
     daemon.process.send_signal(signal.SIGSTOP)
+    os.waitid(
+        os.P_PID, daemon.process.pid, os.WSTOPPED | os.WNOWAIT
+    )  # all of its threads: one of them could still answer
     containerd = Containerd(daemon.settings, deadline=timedelta(seconds=0.5))
     with pytest.raises(ContainerdUnavailable, match=r"deadlineSeconds=0\.5"):
         async with asyncio.timeout(5):
