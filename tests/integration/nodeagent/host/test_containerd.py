@@ -47,6 +47,12 @@ class Daemon:
         with (self.folder / "log").open("wb") as log:
             self.process = subprocess.Popen(["containerd", "--config", str(config)], stdout=log, stderr=log)
 
+    def freeze(self) -> None:
+        """Stop all of its threads: until then one of them could still answer."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
+
     def stop(self) -> None:
         """End it."""
         if self.process is not None:
@@ -93,11 +99,7 @@ async def test_w25_a_frozen_containerd_is_given_up_in_time(daemon: Daemon) -> No
     """Contract 7.5, 9 W25: the version call of a containerd that does not answer ends at its deadline, and leaves no process."""
     daemon.start()
     await answered(Containerd(daemon.settings))
-    assert daemon.process is not None
-    daemon.process.send_signal(signal.SIGSTOP)
-    os.waitid(
-        os.P_PID, daemon.process.pid, os.WSTOPPED | os.WNOWAIT
-    )  # all of its threads: one of them could still answer
+    daemon.freeze()
     containerd = Containerd(daemon.settings, deadline=timedelta(seconds=0.5))
     with pytest.raises(ContainerdUnavailable, match=r"deadlineSeconds=0\.5"):
         async with asyncio.timeout(5):
