@@ -85,7 +85,7 @@ def find_remains(*, journal: Journal, originals: Originals, desired: Path, hostn
         except FileError:
             return None
 
-    found = _Found(complete, loaded.pending, read)
+    found = _Found(complete, loaded.pending or loaded.before, read)
     found.files |= originals.paths
     if last.also is not None:
         found.add_likely(effective(last.also.config, hostname=hostname))

@@ -3,7 +3,8 @@
 Order is what makes a kill harmless, not exactness: the file is on the disk (fsynced) before the first change to the
 machine, and an entry leaves it only after its step is done. In between it may lag behind, because steps are repeatable:
 it is replaced at most every 100 ms or 32 steps, atomically but without fsync (contract 6.4 a). A file that a power cut
-tears is recognised by its digest and counts as none; the caller then compares with the disk (6.4 d).
+tears is recognised by its digest and counts as none; the caller then compares with the disk (6.4 d), and knows what may differ on it
+from the generation before: the file as it was when it was fsynced last, held under a second name.
 
 At the end last-applied is written first and the emptied journal second. A kill between the two leaves an empty list of
 work for a checksum that is already last-applied: the next start has nothing to do and commits again.
@@ -51,12 +52,27 @@ class Reader(Protocol):
 class Loaded:
     """The pending apply, if there is one.
 
-    `compare_with_disk`: what was touched is not known (the file was damaged, or another node agent left work in it), so
-    last-applied alone does not tell what is on the machine.
+    Attributes:
+        pending: what is left; None if there is nothing, or it is not known.
+        compare_with_disk: what was touched is not known (the file was damaged, or another node agent left work in it), so
+            last-applied alone does not tell what is on the machine.
+        before: of a damaged file: what the generation before it said.
     """
 
     pending: Pending | None
     compare_with_disk: bool
+    before: Pending | None = None
+
+    @property
+    def touched(self) -> Touched:
+        """What is known to differ from last-applied perhaps."""
+        known = self.pending or self.before
+        return known.touched if known is not None else Touched()
+
+    @property
+    def secret_digests(self) -> Mapping[str, str]:
+        """By path, of the secretRef contents that were written last; empty if that is not known."""
+        return self.pending.secret_digests if self.pending is not None else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +103,7 @@ class Journal:
     Args:
         pending_path: `last-computed-osc-changes.yaml`.
         last_applied_path: `last-applied-osc.yaml`.
-        generations: keeps last-applied.
+        generations: keeps last-applied, and holds the pending changes.
         clock: for the rate of rewrites.
         write: how files are replaced.
         read: how files are read.
@@ -122,7 +138,7 @@ class Journal:
 
     def load(self) -> Loaded:
         """Return the pending apply: of the file at the first call, from then on as this object left it."""
-        return Loaded(self.pending, self._read_once().compare_with_disk)
+        return replace(self._read_once(), pending=self.pending)
 
     @property
     def pending(self) -> Pending | None:
@@ -267,13 +283,21 @@ class Journal:
         except (FileError, TornPending) as error:
             log.error("Pending changes unreadable", path=str(self._pending_path), error=error)
             self._set_aside(self._pending_path)
-            return Loaded(None, compare_with_disk=True)
+            return Loaded(None, compare_with_disk=True, before=self._generation_before())
         return Loaded(pending, compare_with_disk=pending.foreign and pending.unfinished)
 
     def take_news(self) -> list[str]:
         """Return what was found out about state files since the last call, for operators."""
         news, self._news = self._news, []
         return news
+
+    def _generation_before(self) -> Pending | None:
+        content = self._generations.held(self._pending_path)
+        try:
+            return None if content is None else decode_pending(content)
+        except TornPending as error:
+            log.debug("Pending changes of before not readable", error=error)
+            return None
 
     def _newest_kept(self) -> Decoded | None:
         for content in self._generations.kept(self._last_applied_path):
@@ -317,6 +341,8 @@ class Journal:
         self._current = replace(current, sequence=current.sequence + 1)
         content = encode_pending(self.pending or self._current)
         self._write(self._pending_path, content, mode=STATE_MODE, sync=sync)
+        if sync:
+            self._generations.hold(self._pending_path)
         self._unwritten = False
         self._unwritten_steps = 0
         self._written_at = self._clock.monotonic()

@@ -12,6 +12,9 @@ Whoever reads the file decides by its own rules whether it can be understood. Wh
 
 What cannot be understood is damaged; `kept` then has what it was before.
 
+A file that has a digest of its own, and is replaced too often for all this, is held instead: at moments that its owner chooses it
+gets a second name, and nothing is written for it. What replaces it without a sync may be torn by a power cut, and what is held is not.
+
 Order of the writes, so that each may be the last one: the new content's digest is announced in the record (on the disk), the file is
 replaced (on the disk), a copy is made, the record says that the announced one is the newest. Until the file is replaced it is what
 the record calls the newest; from then on it is what the record has announced. Copy and last record may be lost in a power cut: the
@@ -28,6 +31,7 @@ from typing import Protocol
 from pydantic import BaseModel, ValidationError
 
 from agents.core import files
+from agents.core.aside import keep_aside
 from agents.core.errors import AgentError
 from agents.core.logging import get_logger
 from agents.core.yamlio import dump_json
@@ -70,6 +74,14 @@ class Keeper(Protocol):
 
     def kept(self, path: Path) -> Iterator[bytes]:
         """Yield what a file held, the newest first."""
+        ...
+
+    def hold(self, path: Path) -> None:
+        """Keep what a file holds now under a second name."""
+        ...
+
+    def held(self, path: Path) -> bytes | None:
+        """Return what a file held when it was held last."""
         ...
 
 
@@ -141,13 +153,30 @@ class Generations:
             if content is not None and _digest(content) == digest:
                 yield content
 
+    def hold(self, path: Path) -> None:
+        """Keep what a file holds now under a second name, without a copy and without a sync; instead of what was held before."""
+        try:
+            files.ensure_directory(self.folder, mode=FOLDER_MODE)
+            keep_aside(path, self._held(path))
+        except AgentError as error:
+            log.error("Generation of a file not kept", path=str(path), error=error)
+
+    def held(self, path: Path) -> bytes | None:
+        """Return what a file held when it was held last; whether that is whole its digest has to tell."""
+        try:
+            return files.read_optional(self._held(path))
+        except AgentError as error:
+            log.debug("Generation of a file not read", path=str(path), error=error)
+            return None
+
     def _become(self, path: Path, content: bytes, record: _Record) -> None:
         digest = _digest(content)
         # Not synced: whatever a power cut takes is recognised.
         self.write_file(self._copy(path, digest), content, mode=MODE, sync=False)
         record = record.with_newest(digest)
         self._save(path, record, sync=False)
-        keep = {self._copy(path, known).name for known in record.digests[:COPIES]} | {self._record_path(path).name}
+        keep = {self._copy(path, known).name for known in record.digests[:COPIES]}
+        keep |= {self._record_path(path).name, self._held(path).name}
         for found in self.folder.iterdir():
             if found.name.removeprefix(".").startswith(f"{path.name}.") and found.name not in keep:
                 files.remove(found)
@@ -165,6 +194,9 @@ class Generations:
 
     def _record_path(self, path: Path) -> Path:
         return self.folder / f"{path.name}.json"
+
+    def _held(self, path: Path) -> Path:
+        return self.folder / f"{path.name}.before"
 
     def _copy(self, path: Path, digest: str) -> Path:
         return self.folder / f"{path.name}.{digest[:16]}"

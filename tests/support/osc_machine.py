@@ -49,6 +49,12 @@ class NothingKept:
         """Yield nothing."""
         yield from ()
 
+    def hold(self, path: Path) -> None:
+        """Hold nothing."""
+
+    def held(self, path: Path) -> None:
+        """Return that nothing is held."""
+
 
 class Killed(Exception):
     """The process was killed here."""

@@ -96,14 +96,14 @@ class Preparation:
         """
         loaded = await asyncio.to_thread(self._journal.load)
         last = await asyncio.to_thread(self._journal.load_last_applied)
-        dirty, touched = self.dirty, loaded.pending.touched if loaded.pending else Touched()
+        dirty, touched = self.dirty, loaded.touched
         doubtful = loaded.compare_with_disk or last.doubtful
         if doubtful:
             dirty |= await asyncio.to_thread(self._compare_with_disk, desired.effective)
             touched |= await asyncio.to_thread(self._touched_by_desired)
         if last.also is not None:
             touched |= Touched.of(effective(last.also.config, hostname=self._hostname()))
-        before = loaded.pending.secret_digests if loaded.pending else {}
+        before = loaded.secret_digests
         other_config = await self._containerd_differs(desired.effective)
         resumed = loaded.pending is not None and loaded.pending.checksum == desired.checksum
         if resumed and loaded.pending is not None and (loaded.pending.unfinished or last.decoded is not None):
@@ -134,7 +134,7 @@ class Preparation:
                 in_place=due,
             )
         if not doubtful:
-            ours = loaded.pending.touched.all_paths() if loaded.pending else frozenset()
+            ours = loaded.touched.all_paths()
             old = effective(last.decoded.config, hostname=self._hostname()) if last.decoded else Effective()
             await run_to_end(self._originals.keep, _foreign(changes, desired.effective, old) - ours)
         changes = await run_to_end(

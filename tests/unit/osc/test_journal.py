@@ -36,6 +36,11 @@ class Disk:
         self.writes.append((path.name, sync))
         return write_atomic(path, content, mode=mode, sync=sync)
 
+    def tear(self) -> None:
+        """Cut the pending changes off, as a power cut does with a file that was replaced without a sync."""
+        content = self.pending.read_bytes()
+        write_atomic(self.pending, content[: len(content) // 2], mode=0o600, sync=False)
+
     def journal(self, clock: FakeClock) -> Journal:
         """A journal as a new process has it."""
         return Journal(
@@ -302,6 +307,32 @@ def test_damaged_journal_asks_for_a_comparison_with_the_disk(disk: Disk, clock: 
     disk.pending.write_bytes(content)
     loaded = disk.journal(clock).load()
     assert (loaded.pending, loaded.compare_with_disk) == (None, True)
+
+
+def test_damaged_journal_is_as_good_as_the_one_that_was_synced_last(disk: Disk, clock: FakeClock) -> None:
+    """Contract 6.4 a, d: what is not synced may be torn; what earlier, unfinished applies touched is known all the same (W10)."""
+    disk.journal(clock).begin("one", Changes(files_changed=(File(path="/one"),)), secret_digests={"/s": "1"})
+    journal = disk.journal(clock)
+    journal.begin("two", Changes(files_changed=(File(path="/two"),)))
+    disk.tear()
+    loaded = disk.journal(clock).load()
+    assert (loaded.pending, loaded.compare_with_disk) == (None, True)
+    assert loaded.touched.paths == {"/one", "/two"}
+    journal.commit(DOCUMENT)
+    disk.tear()
+    loaded = disk.journal(clock).load()
+    assert loaded.before is not None
+    assert (loaded.before.checksum, loaded.touched) == ("two", Touched())
+
+
+def test_damaged_generation_of_a_damaged_journal_tells_nothing(disk: Disk, clock: FakeClock) -> None:
+    """Contract 6.4 d: it has the same digest, and is held to it."""
+    disk.journal(clock).begin("one", Changes(files_changed=(File(path="/one"),)))
+    for path in (disk.pending, disk.pending.parent / "generations" / f"{disk.pending.name}.before"):
+        content = path.read_bytes()
+        path.write_bytes(content.replace(b"/one", b"/two"))
+    loaded = disk.journal(clock).load()
+    assert (loaded.before, loaded.compare_with_disk, loaded.touched) == (None, True, Touched())
 
 
 def test_journal_that_cannot_be_read_asks_for_a_comparison(disk: Disk, clock: FakeClock) -> None:

@@ -143,3 +143,17 @@ def test_what_cannot_be_kept_ends_nothing(file: Path) -> None:
 
     Generations(file.parent / "kept", full).adopt(file, A)
     assert generations(file).origin(file, A) is Origin.FOREIGN
+
+
+def test_a_held_file_is_as_it_was_then(file: Path) -> None:
+    """Whatever replaces the file, its second name has what it held; nothing is written for that, and holding again replaces it."""
+    known = generations(file, writes=0)
+    assert known.held(file) is None
+    for content in (A, B):
+        write_atomic(file, content, mode=0o600)
+        known.hold(file)
+        write_atomic(file, C, mode=0o600, sync=False)
+        assert known.held(file) == content
+    generations(file).write(file, A, mode=0o600)
+    assert known.held(file) == B
+    assert (file.parent / "kept").stat().st_mode & 0o777 == 0o700

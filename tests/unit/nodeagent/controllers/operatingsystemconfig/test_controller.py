@@ -8,6 +8,7 @@ import pytest
 import yaml
 from structlog.testing import capture_logs
 
+from agents.core import files
 from agents.core.errors import TerminalError
 from agents.kube.errors import Forbidden, Invalid, ServerError, TooManyRequests, Unavailable
 from agents.kube.models import NODES
@@ -516,6 +517,22 @@ async def test_a_torn_journal_leads_to_a_comparison_with_the_disk(node: OscAgent
         node.register_node()
         await node.reconcile()
     assert (node.read("/etc/a"), node.applied()) == ("one", v1)
+
+
+async def test_a_torn_journal_does_not_forget_what_a_superseded_osc_touched(node: OscAgent) -> None:
+    """Contract 6.4 a, b, W10: an OSC failed, the next one was only prepared when the power went: what the first one brought goes."""
+    node.publish(files=[inline("/etc/first", "x"), from_secret("/etc/s", "missing")])
+    async with node.connected():
+        with pytest.raises(ApplyFailed):
+            await node.reconcile()
+        node.paths.desired.write_bytes(b'{"spec": {"files": [{"path": "/etc/second"}]}}')
+        content = node.paths.pending_changes.read_bytes()
+        files.write_atomic(node.paths.pending_changes, content[: len(content) // 2], mode=0o600)
+        node.start_process()
+        checksum = node.publish(files=[inline("/etc/third", "x")])
+        await node.reconcile()
+    assert [node.read(f"/etc/{name}") for name in ("first", "third")] == [None, "x"]
+    assert node.applied() == checksum
 
 
 @pytest.mark.parametrize("name", ["last_applied", "pending_changes"])
