@@ -14,6 +14,7 @@ from random import Random
 from agents.core import files
 from agents.core.clock import Clock
 from agents.core.errors import AgentError, FatalError, RetriableError
+from agents.core.generations import Generations
 from agents.core.logging import get_logger
 from agents.core.threads import run_to_end
 from agents.kube import kubeconfig
@@ -123,7 +124,7 @@ class CredentialsManager:
         self._common_name = USER_PREFIX + machine_name
         self._clients = clients
         self._clock = clock
-        self._store = FileKubeconfigStore(paths.kubeconfig)
+        self._store = FileKubeconfigStore(paths.kubeconfig, generations=Generations(paths.generations))
         self._pending = FilePendingStore(paths.pending_request)
         self._trust = Trust(paths.trusted_authorities)
         self._renewing = asyncio.Lock()
@@ -170,6 +171,10 @@ class CredentialsManager:
     async def stored(self) -> ClusterAccess | None:
         """Return the access that is stored now."""
         return await self._store.load()
+
+    def take_news(self) -> list[str]:
+        """Return what was found out about the stored kubeconfig since the last call, for operators."""
+        return self._store.take_news()
 
     async def confirm(self) -> None:
         """Say that the stored kubeconfig works, and remember the CA that the API server was verified with."""

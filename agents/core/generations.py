@@ -68,6 +68,10 @@ class Keeper(Protocol):
         """Replace a file; returns whether its content changed."""
         ...
 
+    def adopt(self, path: Path, content: bytes) -> None:
+        """Take what a file holds, and was found usable, as its newest generation."""
+        ...
+
     def origin(self, path: Path, content: bytes) -> Origin:
         """Return who wrote what a file holds."""
         ...

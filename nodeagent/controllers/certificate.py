@@ -81,6 +81,8 @@ class CertificateReconciler:
     async def _wait(self) -> timedelta:
         """Return how long it is until the stored certificate is to be renewed; it may be another one than before."""
         access = await self._credentials.stored()
+        for note in self._credentials.take_news():
+            self._events.event("Warning", reason="StateDamaged", action="ReadCredentials", note=note)
         if access is None or not access.credentials.client_certificate:
             raise NoClientCertificate("kubeconfig has no client certificate")
         if access.credentials.client_certificate != self._certificate:

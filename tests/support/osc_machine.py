@@ -41,6 +41,9 @@ class NothingKept:
         """Replace a file."""
         return self._write(path, content, mode=mode)
 
+    def adopt(self, path: Path, content: bytes) -> None:
+        """Know nothing of it."""
+
     def origin(self, path: Path, content: bytes) -> Origin:
         """Return that somebody else wrote it."""
         return Origin.FOREIGN

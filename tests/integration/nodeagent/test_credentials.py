@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from agents.core.clock import SystemClock
+from agents.core.generations import Generations
 from agents.core.yamlio import load_yaml
 from agents.kube.client import Client
 from agents.kube.errors import Forbidden
@@ -272,7 +273,7 @@ async def test_w31_renewal_stores_a_new_certificate_and_uses_it(machine: Machine
     # As written before v1.147: the CA inline. The renewal moves it to the configured file.
     before = await machine.manager().stored()
     assert before is not None
-    await FileKubeconfigStore(machine.paths.kubeconfig).save(
+    await FileKubeconfigStore(machine.paths.kubeconfig, generations=Generations(machine.paths.generations)).save(
         replace(before, ca_file=None, ca_data=machine.plane.ca_pem)
     )
     manager = machine.manager()

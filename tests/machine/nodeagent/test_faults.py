@@ -60,6 +60,20 @@ def test_w04_damaged_state_files_are_rebuilt(worker: Worker, path: str, content:
     assert worker.last_applied() == worker.as_applied(changed)
 
 
+@pytest.mark.parametrize("content", [b"", b"\x00" * 2000], ids=["empty", "zeroes"])
+def test_a_damaged_kubeconfig_does_not_cost_the_identity(worker: Worker, content: bytes) -> None:
+    """Contract 4.4, 9 W2: long after the join, with no bootstrap token left, the file is made good, the damaged one kept, an event says so."""
+    wait_heartbeat(worker)
+    good = worker.machine.read(KUBECONFIG)
+    stop(worker)
+    worker.machine.write(KUBECONFIG, content, 0o600)
+    start(worker)
+    wait_heartbeat(worker)
+    assert worker.machine.read(KUBECONFIG) == good
+    assert worker.machine.read(f"{KUBECONFIG}.damaged") == content
+    worker.wait_event("StateDamaged", containing="kubeconfig was damaged")
+
+
 def test_a_journal_of_the_go_agent_is_resumed(worker: Worker) -> None:
     """Contract 6.4: a pending file without our private key is resumed; entries with empty names are ignored (W1)."""
     drop_in = {"name": "10.conf", "content": "[Service]\nNice=3\n"}
@@ -102,13 +116,14 @@ def test_damage_on_the_disk_is_reported_and_repaired_at_start(worker: Worker) ->
 
 @pytest.mark.parametrize("content", [b"", b"apiVersion: v1\nclusters: ["])
 def test_a_lost_kubeconfig_after_the_join_waits_and_recovers(worker: Worker, content: bytes) -> None:
-    """Contract 4.5: without kubeconfig and token the agent stays up, says so, harms nothing, and works again with it."""
+    """Contract 4.5: without kubeconfig, what is kept of it, and token the agent stays up, says so, harms nothing, and works again with it."""
     kubeconfig = worker.machine.read(KUBECONFIG)
     message = "No credentials for the cluster yet"
     before = worker.machine.journal(AGENT_UNIT).count(message)
     stop(worker)
     try:
         worker.machine.write(KUBECONFIG, content, 0o600)
+        worker.machine.run(["sh", "-c", f"rm {AGENT_FOLDER}/generations/kubeconfig.*"])
         start(worker)
         wait_for(lambda: worker.machine.journal(AGENT_UNIT).count(message) > before or None, timeout=20, what=message)
         pid = worker.machine.main_pid(AGENT_UNIT)

@@ -121,7 +121,7 @@ async def test_an_update_that_gardeners_agent_began_is_finished(taken_over: OscA
 async def test_credentials_configuration_and_tokens_are_taken_over(taken_over: OscAgent) -> None:
     """Contract 2, 3, 4.4, 9 W22, W24: kubeconfig and configuration are used as they are; modes become right; scratch files go."""
     node = taken_over
-    access = await FileKubeconfigStore(node.paths.kubeconfig).load()
+    access = await FileKubeconfigStore(node.paths.kubeconfig, generations=Generations(node.paths.generations)).load()
     assert access is not None
     assert (access.server, access.ca_file) == (
         "https://api.shoot.example",
@@ -237,7 +237,7 @@ def publish(node: OscAgent, version: int) -> str:
 async def test_gardeners_agent_can_read_our_kubeconfig_and_configuration(taken_over: OscAgent) -> None:
     """Contract 2, 4.4, 7.7: after a renewal and a change of the Secret's name; a CA is named or inline, never both."""
     node = taken_over
-    store = FileKubeconfigStore(node.paths.kubeconfig)
+    store = FileKubeconfigStore(node.paths.kubeconfig, generations=Generations(node.paths.generations))
     access = await store.load()
     assert access is not None
     certificate, key = Authority.create("ca").issue_client("gardener.cloud:node-agent:machine:machine-1", [])

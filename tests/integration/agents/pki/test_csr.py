@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from agents.core.clock import SystemClock
+from agents.core.generations import Generations
 from agents.kube.client import Client
 from agents.kube.kubeconfig import ClusterAccess, Credentials
 from agents.kube.models import CERTIFICATE_SIGNING_REQUESTS, SECRETS
@@ -113,7 +114,9 @@ async def test_bootstrap_to_kubeconfig(
         await approve(client, name, requested, integration_control_plane)
     await transport.close()
 
-    store = FileKubeconfigStore(tmp_path / "credentials" / "kubeconfig")
+    store = FileKubeconfigStore(
+        tmp_path / "credentials" / "kubeconfig", generations=Generations(tmp_path / "generations")
+    )
     credentials = Credentials(client_certificate=issued.result().certificate, client_key=issued.result().key)
     await store.save(replace(bootstrap, credentials=credentials))
     loaded = await store.load()

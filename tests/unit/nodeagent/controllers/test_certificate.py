@@ -12,6 +12,7 @@ import pytest
 import structlog
 
 from agents.core.clock import Clock
+from agents.core.generations import Generations
 from agents.kube.errors import Unauthorized
 from agents.kube.kubeconfig import ClusterAccess, Credentials
 from agents.kube.models import CERTIFICATE_SIGNING_REQUESTS
@@ -40,7 +41,7 @@ class Machine(OwnNode):
         self.approver = Approver(self.api)
         self.expiries: list[datetime] = []
         self.paths.credentials.mkdir(parents=True)
-        self.store = FileKubeconfigStore(self.paths.kubeconfig)
+        self.store = FileKubeconfigStore(self.paths.kubeconfig, generations=Generations(self.paths.generations))
 
     async def join(self) -> None:
         """Store a certificate that was issued at the epoch."""
@@ -157,6 +158,18 @@ async def test_a_new_certificate_that_is_not_accepted_is_tried_again(machine: Ma
         assert len(machine.api.switches) == 1
         assert len(machine.approver.requests) == 1
     assert machine.paths.kubeconfig.read_bytes() != first
+
+
+async def test_a_damaged_kubeconfig_is_made_good_and_said_once(machine: Machine) -> None:
+    """While the agent runs and long after its certificate was confirmed: one event, the same identity, nothing requested."""
+    good = machine.paths.kubeconfig.read_bytes()
+    async with machine.running(machine.controller()):
+        await asyncio.sleep(1)
+        machine.paths.kubeconfig.write_bytes(b"torn")
+        await asyncio.sleep(timedelta(hours=1).total_seconds())
+        assert machine.paths.kubeconfig.read_bytes() == good
+        assert len(machine.notes("StateDamaged")) == 1
+        assert not machine.approver.requests
 
 
 async def test_a_denied_renewal_is_said_once(machine: Machine) -> None:
