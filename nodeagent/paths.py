@@ -114,9 +114,9 @@ class Paths:
         return self.runtime / "status.json"
 
     @property
-    def watched_units(self) -> Path:
-        """Units that were taken as started while they were still activating."""
-        return self.runtime / "watched-units.json"
+    def unit_jobs(self) -> Path:
+        """Jobs of units that have not ended, and units that were taken as started while they were still activating."""
+        return self.runtime / "unit-jobs.json"
 
     @property
     def volume_scratch(self) -> Path:

@@ -1,5 +1,6 @@
 """Jobs of systemd: what was asked for, and how it ended."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal
@@ -7,6 +8,9 @@ from typing import Literal
 from systemd.states import UnitState
 
 Command = Literal["start", "stop", "restart"]
+
+Queued = Callable[[str], None]
+"""Told systemd's name of a job, right after it was queued."""
 
 
 class JobOutcome(StrEnum):

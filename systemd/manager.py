@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 from agents.core.logging import get_logger
 from systemd.bus import CALL_DEADLINE_SECONDS, SYSTEM_BUS, Method, SystemBus
 from systemd.errors import BusUnavailable, SystemdError, UnitNotFound
-from systemd.jobs import OUTCOMES, Command, JobOutcome, JobReport, inferred
+from systemd.jobs import OUTCOMES, Command, JobOutcome, JobReport, Queued, inferred
 from systemd.states import CHANGED_MONOTONIC, UnitState, plain, read_row, read_state, seconds, sequence
 from systemd.units import check_name, is_loadable, object_path
 
@@ -66,12 +66,12 @@ class UnitManager(Protocol):
         """Start a unit and wait for the job."""
         ...
 
-    async def stop(self, name: str) -> JobReport:
-        """Stop a unit and wait for the job."""
+    async def stop(self, name: str, *, queued: Queued | None = None) -> JobReport:
+        """Stop a unit and wait for the job; `queued` is told its name once systemd has it."""
         ...
 
-    async def restart(self, name: str) -> JobReport:
-        """Restart a unit, or start it if it does not run, and wait for the job."""
+    async def restart(self, name: str, *, queued: Queued | None = None) -> JobReport:
+        """Restart a unit, or start it if it does not run, and wait for the job; as `stop`."""
         ...
 
     async def look(self, report: JobReport) -> JobReport:
@@ -166,13 +166,13 @@ class SystemdUnitManager:
         """Start a unit and wait for the job."""
         return await self._run("start", name)
 
-    async def stop(self, name: str) -> JobReport:
-        """Stop a unit and wait for the job."""
-        return await self._run("stop", name)
+    async def stop(self, name: str, *, queued: Queued | None = None) -> JobReport:
+        """Stop a unit and wait for the job; `queued` is told its name once systemd has it."""
+        return await self._run("stop", name, queued)
 
-    async def restart(self, name: str) -> JobReport:
-        """Restart a unit, or start it if it does not run, and wait for the job."""
-        return await self._run("restart", name)
+    async def restart(self, name: str, *, queued: Queued | None = None) -> JobReport:
+        """Restart a unit, or start it if it does not run, and wait for the job; as `stop`."""
+        return await self._run("restart", name, queued)
 
     async def look(self, report: JobReport) -> JobReport:
         """Return what has become of a pending job, without waiting for it."""
@@ -294,11 +294,13 @@ class SystemdUnitManager:
             first.fields["units"] = list(failed)
             raise first
 
-    async def _run(self, command: Command, name: str) -> JobReport:
+    async def _run(self, command: Command, name: str, queued: Queued | None = None) -> JobReport:
         check_name(name)
         async with self._lock(name):
             (job,) = await self._bus.call(_manager(_METHODS[command], "ss"), name, "replace", about={"unit": name})
             log.debug("Job queued", unit=name, command=command, job=job)
+            if queued is not None:
+                queued(str(job))
             return await self._follow(JobReport(name, command, JobOutcome.PENDING, job=str(job)))
 
     def _lock(self, name: str) -> asyncio.Lock:

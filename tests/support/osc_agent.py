@@ -195,7 +195,7 @@ class OscAgent:
             units=self.units,
             clock=self.clock,
             notify=events.unit_processed,
-            watched=self.paths.watched_units,
+            record=self.paths.unit_jobs,
             in_use=self.in_use,
         )
         self._start_disk()

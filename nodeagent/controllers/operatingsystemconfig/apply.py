@@ -156,6 +156,7 @@ class Applier:
         for step in steps:
             if isinstance(step, ConfigureContainerd):
                 try:
+                    self._jobs.forget([CONTAINERD_UNIT])
                     await self._containerd.configure(step.runtime)
                     await self._done([step])
                 except AgentError as error:

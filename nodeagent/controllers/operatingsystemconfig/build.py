@@ -104,7 +104,7 @@ class OperatingSystemConfigController:
             units=parts.units,
             clock=parts.clock,
             notify=events.unit_processed,
-            watched=parts.paths.watched_units,
+            record=parts.paths.unit_jobs,
             in_use=parts.in_use,
         )
         self.originals = Originals(folder=parts.paths.originals, root=parts.paths.root)

@@ -57,7 +57,7 @@ from osc.errors import InvalidOSC
 from osc.inplace import InPlaceChanges
 from osc.journal import Journal
 from osc.merge import Effective, effective
-from osc.plan import Plan, plan
+from osc.plan import plan
 from osc.types import OperatingSystemConfig
 
 log = get_logger(__name__)
@@ -254,7 +254,7 @@ class OperatingSystemConfigReconciler:
         for note in self._with.journal.take_news():
             self._event(node, "Warning", "StateDamaged", "Reconcile", note)
         self._with.status.note_phase("applying", checksum=desired.checksum)
-        outcome = await self._carry_out(plan(prepared.changes, desired.effective), prepared)
+        outcome = await self._carry_out(desired, prepared)
         if outcome.restart:
             await self._restart("own unit or one of its files changed")
             return Result()
@@ -274,11 +274,12 @@ class OperatingSystemConfigReconciler:
         await run_to_end(self._with.originals.drop, but={*desired.effective.written_paths(), CONFIG_FILE})
         return await self._report(secret, desired, node)
 
-    async def _carry_out(self, steps: Plan, prepared: Prepared) -> Outcome:
+    async def _carry_out(self, desired: Desired, prepared: Prepared) -> Outcome:
+        steps = plan(prepared.changes, desired.effective)
         scope = asyncio.timeout(APPLY_SECONDS)
         started = self._with.clock.monotonic()
         try:
-            with self._with.jobs.handling(steps):
+            with self._with.jobs.handling(steps, checksum=desired.checksum):
                 async with scope:
                     outcome = await self._with.applier.apply(steps, prepared.contents)
         except TimeoutError as error:

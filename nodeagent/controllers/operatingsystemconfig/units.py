@@ -3,6 +3,8 @@
 A job that takes longer than the unit manager waits (10 s) is looked at again in later passes. After three minutes of a unit
 that is still activating it is taken as done, with a warning, and the unit stays under watch: a oneshot that never ends
 cannot hold back a fleet, and a unit that fails after 12 s is not called applied (contract 6.7, W26).
+
+What began is written down, so that the next process goes on with it and does not start a unit a second time.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -11,12 +13,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from agents.core import files
 from agents.core.clock import Clock
 from agents.core.errors import AgentError, RetriableError
 from agents.core.logging import get_logger
-from agents.core.yamlio import dump_json, load_yaml
 from nodeagent.controllers.operatingsystemconfig.files import Write
+from nodeagent.controllers.operatingsystemconfig.job_record import BegunJob, JobRecord
 from nodeagent.host.units_in_use import UnitsInUse
 from osc.diff import CommandName
 from osc.plan import DisableUnit, EnableUnit, Plan, RemoveUnit, RunUnitCommand, WriteUnit
@@ -30,7 +31,6 @@ USER = "operatingsystemconfig"
 PATIENCE = timedelta(minutes=3)
 """How long a job of a unit that is still activating may take before it counts as done."""
 LOOK_AGAIN = timedelta(seconds=5)
-STATE_MODE = 0o600
 
 Notify = Callable[[str, str, str | None], None]
 """Called with operation, unit and error text after each job; errors are None for a success."""
@@ -73,22 +73,29 @@ class UnitJobs:
         units: systemd.
         clock: how long a job takes.
         notify: told about each job's end.
-        watched: file with the units under watch; in /run, because a reboot starts all units anew anyway.
+        record: file with what the next process has to know.
         in_use: told which units have a job of ours.
     """
 
-    def __init__(self, *, units: UnitManager, clock: Clock, notify: Notify, watched: Path, in_use: UnitsInUse) -> None:
+    def __init__(self, *, units: UnitManager, clock: Clock, notify: Notify, record: Path, in_use: UnitsInUse) -> None:
         self._units = units
         self._in_use = in_use
         in_use.also_used(USER, lambda name: name in self._pending)
         self._clock = clock
         self._notify = notify
         self._pending: dict[str, _Job] = {}
-        self._watched_path = watched
-        self._watched = _read_names(watched)
+        self._record = JobRecord.load(record)
+        self._inherited = dict(self._record.jobs)
 
-    def handling(self, plan: Plan) -> AbstractContextManager[None]:
-        """Tell others, for a block, that the units of a plan are being changed: what fails meanwhile has not failed by itself."""
+    def handling(self, plan: Plan, *, checksum: str) -> AbstractContextManager[None]:
+        """Tell others, for a block, that the units of a plan are being changed: what fails meanwhile has not failed by itself.
+
+        Args:
+            plan: what is about to be carried out.
+            checksum: of the OSC. Jobs that an earlier process began for it are gone on with.
+        """
+        self._record.turn_to(checksum)
+        self._inherit(plan)
         kinds = (WriteUnit, EnableUnit, DisableUnit, RemoveUnit, RunUnitCommand)
         return self._in_use.using(*{step.name for step in plan.steps if isinstance(step, kinds)}, by=USER)
 
@@ -100,13 +107,13 @@ class UnitJobs:
     @property
     def watched(self) -> frozenset[str]:
         """Units that were taken as started while they were still activating."""
-        return frozenset(self._watched)
+        return self._record.watched
 
     def forget(self, names: Iterable[str]) -> None:
         """Forget jobs of units whose definition changes: they get a new job."""
         for name in names:
-            self._pending.pop(name, None)
-            self._watch(name, until_it_ends=False)
+            self._ended(name)
+            self._record.watch(name, until_it_ends=False)
 
     async def run(self, step: RunUnitCommand) -> bool:
         """Run a command, or look at the job that an earlier pass started.
@@ -133,7 +140,24 @@ class UnitJobs:
             UnitFailed, AgentError: as `run`.
         """
         await self._run(name, "restart")
+        self._ended(name)
+
+    def _inherit(self, plan: Plan) -> None:
+        """Take over, once, what the process before this one began and this plan still asks for."""
+        wanted: dict[str, CommandName] = {step.name: "stop" for step in plan.steps if isinstance(step, RemoveUnit)}
+        wanted |= {step.name: step.command for step in plan.steps if isinstance(step, RunUnitCommand)}
+        for name, begun in self._inherited.items():
+            if name in self._record.jobs and wanted.get(name) == begun.command:
+                report = JobReport(name, begun.command, JobOutcome.PENDING, job=begun.job)
+                self._pending[name] = _Job(begun.command, begun.since, report)
+                log.info("Unit command of the process before is gone on with", unit=name, command=begun.command)
+            else:
+                self._record.end(name)
+        self._inherited = {}
+
+    def _ended(self, name: str) -> None:
         self._pending.pop(name, None)
+        self._record.end(name)
 
     async def _run(self, name: str, command: CommandName) -> bool:
         job = self._pending.get(name)
@@ -146,10 +170,15 @@ class UnitJobs:
             return await self._judge(name, job)
         since = self._clock.monotonic()
         start = self._units.stop if command == "stop" else self._units.restart
+
+        def queued(name_of_job: str) -> None:
+            self._record.begin(name, BegunJob(command=command, job=name_of_job, since=since))
+
         try:
             with self._in_use.using(name, by=USER):
-                job = _Job(command, since, await start(name))
+                job = _Job(command, since, await start(name, queued=queued))
         except AgentError as error:
+            self._ended(name)
             self._notify(command, name, str(error))
             raise
         return await self._judge(name, job)
@@ -158,7 +187,7 @@ class UnitJobs:
         report = job.report
         if report.outcome is JobOutcome.PENDING:
             return await self._judge_pending(name, job)
-        self._pending.pop(name, None)
+        self._ended(name)
         if report.outcome is JobOutcome.DONE:
             log.info("Unit command done", unit=name, command=job.command)
             self._notify(job.command, name, None)
@@ -174,8 +203,8 @@ class UnitJobs:
         if waited < PATIENCE.total_seconds() or not await self._is_activating(name):
             log.debug("Unit command takes long", unit=name, command=job.command)
             return False
-        del self._pending[name]
-        self._watch(name, until_it_ends=True)
+        self._ended(name)
+        self._record.watch(name, until_it_ends=True)
         log.error("Unit still activating, taken as started", unit=name, durationSeconds=round(waited))
         self._notify(
             job.command, name, f"still activating after {round(waited)} s ({job.report.reason}), taken as started"
@@ -191,7 +220,7 @@ class UnitJobs:
 
     async def look_at_watched(self) -> None:
         """Report units that failed after they were taken as started; those that ended well are no longer watched."""
-        for name in sorted(self._watched):
+        for name in sorted(self._record.watched):
             try:
                 state = await self._units.unit(name)
             except AgentError as error:
@@ -199,27 +228,7 @@ class UnitJobs:
                 continue
             if state.active_state in ("activating", "deactivating", "reloading"):
                 continue
-            self._watch(name, until_it_ends=False)
+            self._record.watch(name, until_it_ends=False)
             if state.active_state == "failed":
                 log.error("Unit failed after it was taken as started", unit=name)
                 self._notify("restart", name, "failed after it was taken as started")
-
-    def _watch(self, name: str, *, until_it_ends: bool) -> None:
-        """Begin or end to watch a unit; a few bytes on a tmpfs, written at once."""
-        changed = self._watched | {name} if until_it_ends else self._watched - {name}
-        if changed == self._watched:
-            return
-        self._watched = changed
-        try:
-            files.write_atomic(self._watched_path, dump_json(sorted(changed)), mode=STATE_MODE, sync=False)
-        except files.FileError as error:
-            log.error("Units under watch not written down", error=error)
-
-
-def _read_names(path: Path) -> set[str]:
-    try:
-        names = load_yaml(files.read_optional(path) or b"[]")
-    except AgentError as error:
-        log.error("Units under watch unreadable", error=error)
-        return set()
-    return {name for name in names if isinstance(name, str)} if isinstance(names, list) else set()

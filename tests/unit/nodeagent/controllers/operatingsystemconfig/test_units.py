@@ -1,6 +1,7 @@
 """Jobs of units: done, failed, slow, endless; and what is said of them."""
 
 import asyncio
+import json
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -14,8 +15,8 @@ from agents.runtime.reconcile import Result
 from nodeagent.controllers.operatingsystemconfig.controller import ApplyFailed
 from nodeagent.controllers.operatingsystemconfig.units import UnitJobs
 from nodeagent.host.units_in_use import UnitsInUse
-from osc.plan import RunUnitCommand
-from systemd.jobs import JobOutcome, JobReport
+from osc.plan import Plan, RunUnitCommand
+from systemd.jobs import JobOutcome, JobReport, Queued
 from systemd.manager import SystemdUnitManager
 from systemd.states import UnitState
 from tests.support.clock import FakeClock
@@ -132,7 +133,7 @@ async def test_a_bus_that_goes_away_during_a_slow_job_does_not_run_it_twice(
     """Contract 6.7: a job that could not be looked at is looked at later; it is not started a second time."""
     host.write_unit("slow.service", gate("slow"))
     units = SystemdUnitManager(address=host.address)
-    jobs = UnitJobs(units=units, clock=clock, notify=Notes(), watched=tmp_path / "watched", in_use=UnitsInUse())
+    jobs = UnitJobs(units=units, clock=clock, notify=Notes(), record=tmp_path / "jobs", in_use=UnitsInUse())
     assert await jobs.run(RESTART) is False
     await host.stop_bus()
     with suppress(RetriableError):
@@ -163,16 +164,18 @@ class Endless:
         """Start a job that never ends."""
         return self._run(name, "start")
 
-    async def stop(self, name: str) -> JobReport:
+    async def stop(self, name: str, *, queued: Queued | None = None) -> JobReport:
         """Start a job that never ends."""
-        return self._run(name, "stop")
+        return self._run(name, "stop", queued)
 
-    async def restart(self, name: str) -> JobReport:
+    async def restart(self, name: str, *, queued: Queued | None = None) -> JobReport:
         """Start a job that never ends."""
-        return self._run(name, "restart")
+        return self._run(name, "restart", queued)
 
-    def _run(self, name: str, command: str) -> JobReport:
+    def _run(self, name: str, command: str, queued: Queued | None = None) -> JobReport:
         self.started.append(command)
+        if queued is not None:
+            queued("/job/1")
         return JobReport(name, command, JobOutcome.PENDING, reason=self.state.description, job="/job/1")  # type: ignore[arg-type]
 
     async def look(self, report: JobReport) -> JobReport:
@@ -197,7 +200,7 @@ async def test_only_activating_counts_as_done_after_3_minutes(
 ) -> None:
     """Contract 6.7: only a job that is still activating is taken as done; a unit that does not stop is not stopped."""
     units, notes = Endless(state), Notes()
-    jobs = UnitJobs(units=units, clock=clock, notify=notes, watched=tmp_path / "watched", in_use=UnitsInUse())  # type: ignore[arg-type]
+    jobs = UnitJobs(units=units, clock=clock, notify=notes, record=tmp_path / "jobs", in_use=UnitsInUse())  # type: ignore[arg-type]
     step = RunUnitCommand(name="slow.service", command=command)  # type: ignore[arg-type]
     assert await jobs.run(step) is False
     clock.advance(179)
@@ -215,9 +218,82 @@ async def test_the_watch_survives_a_restart_of_the_agent(node: OscAgent) -> None
         assert node.jobs.watched == {"slow.service"}
     node.start_process()
     assert node.jobs.watched == {"slow.service"}
-    node.paths.watched_units.write_text("[")
+    node.paths.unit_jobs.write_text("[")
     node.start_process()
     assert node.jobs.watched == frozenset()
+
+
+@pytest.mark.parametrize("ended", [False, True], ids=["while it goes on", "after its end"])
+async def test_the_next_process_goes_on_with_a_job(node: OscAgent, ended: bool) -> None:
+    """Contract 6.7, 9 W26: an agent that is restarted while a unit of its apply starts does not start it a second time."""
+    checksum = node.publish(units=[{"name": "slow.service", "content": gate("slow")}])
+    async with node.connected():
+        await node.reconcile()
+        if ended:
+            await node.host.open_gate("slow")
+        node.start_process()
+        await node.reconcile()
+        if not ended:
+            assert node.applied() is None
+            assert node.jobs.pending
+            await node.host.open_gate("slow")
+            await node.reconcile()
+        assert node.applied() == checksum
+        assert json.loads(node.paths.unit_jobs.read_text())["jobs"] == {}
+    assert node.calls("RestartUnit") == 1
+
+
+async def test_the_next_process_runs_a_job_again_that_failed(node: OscAgent) -> None:
+    """Contract 6.7: how a job ended that nobody waited for, its unit tells; a failure is said, and the unit started again."""
+    node.publish(units=[{"name": "slow.service", "content": gate("slow", code=3)}])
+    async with node.connected():
+        await node.reconcile()
+        await node.host.open_gate("slow")
+        node.start_process()
+        with pytest.raises(ApplyFailed) as raised:
+            await node.reconcile()
+        assert raised.value.fields["items"] == ["unit slow.service"]
+        assert node.calls("RestartUnit") == 1
+        with pytest.raises(ApplyFailed):
+            await node.reconcile()
+    assert node.calls("RestartUnit") == 2
+
+
+async def test_the_next_process_runs_its_own_job_for_another_definition(node: OscAgent) -> None:
+    """Contract 6.4 b: what was begun for an OSC counts for that one only; one that was forgotten is no use to a third process."""
+    first = [{"name": "slow.service", "content": gate("slow")}]
+    node.publish(units=first)
+    async with node.connected():
+        await node.reconcile()
+        node.start_process()
+        node.publish(files=[from_secret("/etc/a", "missing")], units=first)
+        with pytest.raises(ApplyFailed):
+            await node.reconcile()
+        assert node.calls("RestartUnit") == 2
+        node.start_process()
+        node.publish(units=[])
+        await node.reconcile()
+        assert node.calls("StopUnit") == 1
+
+
+async def test_a_job_that_nobody_asks_for_is_of_no_interest(clock: FakeClock, tmp_path: Path) -> None:
+    """Contract 6.4 b: not for another OSC, as the files that a unit reads may be others by now; not if it was done meanwhile."""
+    units = Endless("activating")
+
+    async def process(checksum: str, *steps: RunUnitCommand) -> int:
+        in_use = UnitsInUse()
+        jobs = UnitJobs(units=units, clock=clock, notify=Notes(), record=tmp_path / "jobs", in_use=in_use)  # type: ignore[arg-type]
+        with jobs.handling(Plan(steps), checksum=checksum):
+            for step in steps:
+                assert await jobs.run(step) is False
+        assert (in_use.user("slow.service") is not None) is bool(steps)
+        return len(units.started)
+
+    assert [await process("a", RESTART) for _ in range(3)] == [1, 1, 1]
+    for other in ("a", "b"):
+        before = await process(other)
+        assert await process("a", RESTART) == before + 1
+    assert await process("b", RESTART) == before + 2
 
 
 async def test_a_changed_definition_gets_a_new_job(node: OscAgent) -> None:
@@ -356,7 +432,7 @@ async def test_a_unit_is_in_use_from_its_command_to_the_end_of_its_job(
     """Contract 7.9: others see that the OSC flow acts on a unit, while it waits for the job and between the passes that look at it."""
     host.write_unit("slow.service", gate("slow"))
     units, in_use = SystemdUnitManager(address=host.address), UnitsInUse()
-    jobs = UnitJobs(units=units, clock=clock, notify=Notes(), watched=tmp_path / "watched", in_use=in_use)
+    jobs = UnitJobs(units=units, clock=clock, notify=Notes(), record=tmp_path / "jobs", in_use=in_use)
     async with asyncio.TaskGroup() as group:
         first = group.create_task(jobs.run(RESTART))
         await host.wait_called("RestartUnit")
