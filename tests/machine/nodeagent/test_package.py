@@ -133,7 +133,7 @@ def packaged(installed: Worker) -> Iterator[Worker]:
 
 
 def test_an_upgrade_in_the_middle_of_an_apply(packaged: Worker, packages: tuple[Path, Path]) -> None:
-    """While a unit's start is under way the next version takes over: the OSC is applied; each version starts the unit at most once."""
+    """While a unit's start is under way the next version takes over: the OSC is applied, and the start was the only one."""
     machine = packaged.machine
     wait = f"until [ -e {GATE} ]; do sleep 0.1; done"
     content = service(
@@ -148,11 +148,9 @@ def test_an_upgrade_in_the_middle_of_an_apply(packaged: Worker, packages: tuple[
     assert packaged.applied() != checksum
     machine.write(GATE, b"")
     packaged.wait_applied(checksum, timeout=60)
-    # A job that has not ended is not in the journal as done, and only the process that began it knows of it.
-    assert machine.read(STARTS) in {b"x\n", b"x\nx\n"}
-    starts = machine.journal("gated.service").count("Starting gated.service")
+    assert machine.read(STARTS) == b"x\n"
     packaged.apply(osc.with_file("/opt/test/upgraded", "2\n"))
-    assert machine.journal("gated.service").count("Starting gated.service") == starts <= 2
+    assert machine.journal("gated.service").count("Starting gated.service") == 1
     machine.run(["rm", GATE, STARTS])
 
 
