@@ -8,6 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence, Sized
 from typing import Any
 
 
+_FEW = 4
+"""An event that was read last, a directory in which somebody was busy a moment ago."""
+
+
 def count(rooms: Sequence[str]) -> dict[str, int]:
     """Count what this process holds, at a moment without faults.
 
@@ -26,18 +30,13 @@ def count(rooms: Sequence[str]) -> dict[str, int]:
 
 
 def grown(counted: Sequence[Mapping[str, int]]) -> dict[str, list[int]]:
-    """Return what grew from the first to the last count by more than one quiet moment may differ from another."""
+    """Return what grew from the first to the last count by more than one quiet moment differs from another."""
     first, last = counted[0], counted[-1]
     return {
         name: [one.get(name, 0) for one in counted]
         for name in last
-        if last[name] > first.get(name, 0) + _slack(name, first)
+        if last[name] > first.get(name, 0) + (_FEW if name.startswith("keys of ") else 0)
     }
-
-
-def _slack(name: str, first: Mapping[str, int]) -> int:
-    """What may differ: an OSC has more files than the one before."""
-    return 0 if name in ("tasks", "descriptors") else max(6, first.get(name, 0) // 2)
 
 
 def _held(rooms: Sequence[str]) -> Counter[str]:

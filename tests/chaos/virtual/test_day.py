@@ -4,10 +4,11 @@ Nothing that a process holds may grow with the hours: tasks, file descriptors, t
 """
 
 import asyncio
+import base64
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from random import Random
@@ -16,23 +17,33 @@ from typing import cast
 import pytest
 
 from agents.core.errors import RetriableError
-from agents.kube.models import LEASES, NODES, SECRETS
+from agents.core.generations import Generations
+from agents.kube.kubeconfig import ClusterAccess, Credentials
+from agents.kube.models import CERTIFICATE_SIGNING_REQUESTS, LEASES, NODES, SECRETS
+from agents.kube.server_clock import ServerClock
+from agents.pki.store import FileKubeconfigStore
 from agents.runtime.controller import Controller, Environment
 from agents.runtime.metrics import Metrics
 from agents.runtime.source import ChannelSource
 from nodeagent import status
 from nodeagent.config import NodeAgentConfiguration, TokenController, TokenSync
-from nodeagent.controllers import lease, token
+from nodeagent.controllers import certificate, lease, token
+from nodeagent.credentials import ClientFactory, CredentialsManager
 from nodeagent.host.containerd import Containerd
 from nodeagent.host.kubelet import Kubelet
+from nodeagent.host.node_events import NodeEvents
 from nodeagent.node_controllers import NodeParts, new_controllers
 from tests.chaos.virtual.held import count, grown
 from tests.chaos.virtual.weather import Weather
+from tests.lab import pki
 from tests.support.fake_systemd import FakeSystemd
 from tests.support.osc_agent import APPLIED, HOSTNAME, SECRET, SLEEP, OscAgent, inline
 from tests.support.tasks import running
+from tests.unit.agents.pki.conftest import Approver
 
 HOUR = 3600.0
+LIFE = timedelta(hours=3)
+"""Of a client certificate: it is renewed several times a day."""
 LEASE = f"gardener-node-agent-{HOSTNAME}"
 PATHS = (
     "",
@@ -40,6 +51,7 @@ PATHS = (
     "/apis/coordination.k8s.io",
     "/api/v1/namespaces/kube-system/secrets",
     "/apis/events.k8s.io",
+    "/apis/certificates.k8s.io",
 )
 FILES = [f"/etc/day/{number}" for number in range(8)]
 
@@ -73,7 +85,9 @@ class Day:
         self.node = OscAgent(root, host)
         self.host, self.api, self.rng = host, self.node.api, Random(seed)
         self.runtime = Runtime()
+        self.approver = Approver(self.api)
         self.beats: list[float] = []
+        self.certificates: set[datetime] = set()
         self.published = ""
         self.weather = Weather([self.api], PATHS, self.rng, [self._bus, self._runtime])
         self.controllers: list[Controller] = []
@@ -83,6 +97,21 @@ class Day:
         self.config_path = config
         for name in ("containerd.service", "kubelet.service"):
             host.write_unit(name, SLEEP)
+
+    async def join(self) -> None:
+        """Register the Node, and store a first certificate."""
+        self.node.register_node()
+        self.publish()
+        key = pki.new_key()
+        signed = self.approver.sign(pki.client_request(key, "me", []), start=self.node.clock.now(), lifetime=LIFE)
+        credentials = Credentials(client_certificate=signed, client_key=pki.private_key_pem(key))
+        bundle = pki.Authority.create("ca").certificate_pem
+        store = FileKubeconfigStore(self.node.paths.kubeconfig, generations=Generations(self.node.paths.generations))
+        self.node.paths.credentials.mkdir(parents=True)
+        await store.save(ClusterAccess(server="https://api", ca_data=bundle, credentials=credentials))
+
+    async def _expires(self, moment: datetime) -> None:
+        self.certificates.add(moment)
 
     async def _renewed(self) -> None:
         self.beats.append(asyncio.get_running_loop().time())
@@ -127,7 +156,24 @@ class Day:
                 client=node.client, nodes=node.nodes, identity=node.identity, clock=node.clock, renewed=self._renewed
             ),
             status.new_controller(node.status),
+            self._certificate(config),
         ]
+
+    def _certificate(self, config: NodeAgentConfiguration) -> Controller:
+        node, clock = self.node, ServerClock(clock=self.node.clock, name="shoot")
+        clients = ClientFactory(clock=clock, rng=Random(1), observe=lambda _method, _code, _seconds: None)
+        credentials = CredentialsManager(
+            config=config, paths=node.paths, machine_name="m", clients=clients, clock=node.clock
+        )
+        speaker = NodeEvents(recorder=node.recorder, node=lambda: node.identity.node, controller="certificate")
+        return certificate.new_controller(
+            credentials=credentials,
+            client=node.client,
+            clock=node.clock,
+            rng=Random(1),
+            events=speaker,
+            expires=self._expires,
+        )
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -156,21 +202,34 @@ class Day:
             if self.rng.random() < 0.3 and (path := self.node.root / self.rng.choice(FILES)[1:]).exists():
                 path.write_text("drifted")
 
+    async def approve(self) -> None:
+        """Approve requests for certificates, and forget old ones, as a cluster does."""
+        while True:
+            await asyncio.sleep(5)
+            requests = self.approver.requests
+            for old in requests[:-3]:
+                self.api.remove(CERTIFICATE_SIGNING_REQUESTS, old["metadata"]["name"])
+            if requests and not requests[-1].get("status"):
+                request = base64.b64decode(requests[-1]["spec"]["request"])
+                signed = self.approver.sign(request, start=self.node.clock.now(), lifetime=LIFE)
+                self.approver.decide("Approved", certificate=signed)
+
     async def forget(self) -> None:
         """Keep the fakes themselves from growing."""
         while True:
             await asyncio.sleep(600)
             self.api.forget()
+            self.api.switches.clear()
             self.host.received.clear()
             self.host.bodies.clear()
             self.node.removed.clear()
             self.node.drifted.clear()
             del self.beats[:-1000]
 
-    def publish(self) -> None:
-        """Publish an OSC with random files and units."""
+    def publish(self, *, share: float = 0.6) -> None:
+        """Publish an OSC with a share of all files and units."""
         text = str(self.rng.random())
-        files = [inline(path, text) for path in FILES if self.rng.random() < 0.6]
+        files = [inline(path, text) for path in FILES if self.rng.random() < share]
         units = [
             {
                 "name": f"day-{number}.service",
@@ -178,7 +237,7 @@ class Day:
                 "dropIns": [{"name": "a.conf", "content": f"# {text}\n"}],
             }
             for number in range(3)
-            if self.rng.random() < 0.6
+            if self.rng.random() < share
         ]
         self.published = self.node.publish(files=files, units=units)
 
@@ -205,7 +264,8 @@ class Day:
     # What is measured.
 
     async def measure(self) -> dict[str, int]:
-        """Count what the process holds, at a moment without faults."""
+        """Count what the process holds, at a moment without faults and always with the same things in the world."""
+        self.publish(share=1)
         await asyncio.sleep(700)
         self.api.forget()
         return count(("agents", "nodeagent", "osc", "systemd"))
@@ -218,8 +278,7 @@ async def day(tmp_path: Path) -> AsyncIterator[Day]:
     host = FakeSystemd(tmp_path)
     await host.start()
     found = Day(tmp_path, host, seed)
-    found.node.register_node()
-    found.publish()
+    await found.join()
     yield found
     await host.stop()
 
@@ -231,7 +290,7 @@ async def test_nothing_grows_over_a_day(day: Day) -> None:
     async with day.running():
         counted: list[dict[str, int]] = []
         for hour in (4, 14, 24):
-            async with running(day.weather.run, day.change, day.forget):
+            async with running(day.weather.run, day.change, day.approve, day.forget):
                 await asyncio.sleep(start + hour * HOUR - loop.time())
             counted.append(await day.measure())
         day.publish()
@@ -241,6 +300,7 @@ async def test_nothing_grows_over_a_day(day: Day) -> None:
     print(f"faults: {dict(day.weather.faults)}")
     assert grown(counted) == {}
     assert sum(day.weather.faults.values()) > 50
+    assert len(day.certificates) >= 6
     assert day.api.read(LEASES, LEASE, "kube-system") is not None
     node = day.api.read(NODES, HOSTNAME)
     assert node is not None
