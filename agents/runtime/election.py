@@ -182,6 +182,7 @@ class LeaderElector:
         self._observed = _Observed(clock, default_seconds=self._times.lease_duration.total_seconds())
         self._leading = False
         self._maybe_ours = False
+        self._taken_from: str | None = None
         self._renewed_at = 0.0
         self._retry_at = 0.0
         self._transitions = 0
@@ -376,19 +377,30 @@ class LeaderElector:
         """Give the Lease back, so that nobody has to wait for its end; nothing that goes wrong here matters for long."""
         try:
             async with asyncio.timeout(RELEASE_DEADLINE_SECONDS):
-                for attempt in range(2):
+                for attempt in range(3):
                     if attempt or self._observed.holder != self.identity:
                         await self._read()
-                    if self._observed.lock is None or self._observed.holder != self.identity:
+                    if self._observed.holder != self.identity and self._taken_from != self._version:
                         return
                     try:
-                        await self._put(self._observed.lock, self._released(self._observed.lock))
+                        await self._free()
                     except Conflict:
                         continue
                     log.info("Lease given back", lease=self._name)
                     return
         except (ApiError, TimeoutError) as error:
             log.info("Lease not given back, it has to expire", lease=self._name, error=error)
+
+    async def _free(self) -> None:
+        """Write the Lease as nobody's.
+
+        Also one that is not ours, if we asked for it and were stopped before the answer: that request may still be carried out, as long as
+        the Lease is as it was, and nobody would ever give it back.
+        """
+        if self._observed.lock is None:
+            await self._create(self._released(None))
+        else:
+            await self._put(self._observed.lock, self._released(self._observed.lock))
 
     # Both.
 
@@ -405,19 +417,23 @@ class LeaderElector:
         started = self._clock.monotonic()
         lock = self._observed.lock
         self._maybe_ours = True
-        if lock is None:
-            written = await self._client.create(
-                LOCKS,
-                {"metadata": {"name": self._name, "namespace": self._namespace}, "spec": self._held(None)},
-                namespace=self._namespace,
-                deadline=self._request_deadline,
-            )
-        else:
-            written = await self._put(lock, self._held(lock))
-        self._observed.see(written)
+        self._taken_from = self._version
+        spec = self._held(lock)
+        self._observed.see(await (self._create(spec) if lock is None else self._put(lock, spec)))
+        self._taken_from = None
         self._transitions = self._observed.transitions
         self._renewed_at = started
         self._succeeded()
+
+    @property
+    def _version(self) -> str:
+        """Return the resourceVersion of the Lease as last seen, empty if there is none."""
+        return "" if self._observed.lock is None else self._observed.lock.metadata.resource_version
+
+    async def _create(self, spec: Mapping[str, object]) -> LockDocument:
+        document = {"metadata": {"name": self._name, "namespace": self._namespace}, "spec": spec}
+        deadline = self._request_deadline
+        return await self._client.create(LOCKS, document, namespace=self._namespace, deadline=deadline)
 
     async def _put(self, lock: LockDocument, spec: Mapping[str, object]) -> LockDocument:
         document = {**lock.content, "spec": {**lock.content.get("spec", {}), **spec}}
@@ -437,14 +453,14 @@ class LeaderElector:
             "leaseTransitions": (spec.lease_transitions or 0) + (0 if ours or lock is None else 1),
         }
 
-    def _released(self, lock: LockDocument) -> Mapping[str, object]:
+    def _released(self, lock: LockDocument | None) -> Mapping[str, object]:
         now = format_micro_time(self._clock.now())
         return {
             "holderIdentity": "",
             "leaseDurationSeconds": RELEASED_DURATION_SECONDS,
             "acquireTime": now,
             "renewTime": now,
-            "leaseTransitions": lock.spec.lease_transitions or 0,
+            "leaseTransitions": 0 if lock is None else lock.spec.lease_transitions or 0,
         }
 
     @property

@@ -181,6 +181,18 @@ class GardenletPods:
         except Exception as error:
             raise AssertionError(f"{error}\n{self.told()}") from error
 
+    @contextmanager
+    def keeping_logs(self) -> Iterator[Callable[[], str]]:
+        """Keep, for a block, what the Pods of now log, as the kubelet removes that with them; yields a reader."""
+        kept, follower = "/root/kept-logs", "kept-logs.service"
+        follow = f"exec tail -n 15 -F /var/log/pods/{NAMESPACE}_gardenlet-*/gardenlet/*.log >{kept} 2>&1"
+        self.node.run(["systemd-run", "--collect", f"--unit={follower}", "sh", "-c", follow])
+        try:
+            yield lambda: f"{self.told()}\n{self.node.run(['cat', kept]).stdout}"
+        finally:
+            self.node.systemctl("stop", follower)
+            self.node.run(["rm", kept])
+
     def told(self) -> str:
         """Return what there is to know about the Pods: states, events and the ends of their logs."""
         lines = [f"{pod['metadata']['name']}: {pod['status'].get('containerStatuses')}" for pod in self.pods()]

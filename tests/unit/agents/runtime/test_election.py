@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from random import Random
 from typing import Any
@@ -579,6 +579,39 @@ async def test_cancelled_while_taking_the_lease_gives_it_back(api: FakeApi, new_
     async with candidate(replica) as task:
         await asyncio.sleep(0.5)
         assert lease(api)["holderIdentity"] == "a"
+        await end(task)
+    assert replica.led_from() is None
+    assert lease(api)["holderIdentity"] == ""
+
+
+@pytest.mark.parametrize("begun", [True, False], ids=["lease was free", "no lease yet"])
+async def test_cancelled_before_the_server_takes_the_lease_for_us(
+    api: FakeApi, new_replica: NewReplica, begun: bool
+) -> None:
+    """Contract core 1.3, 6: a request that is under way may be carried out after we were told to stop; then nobody would give the Lease back.
+
+    As of a Pod that is replaced the moment it was to take over: its successor would wait for 15 s.
+    """
+    if begun:
+        held_by(api, "")
+    original, late = api.request, asyncio.TaskGroup()
+
+    async def request(call: Any, **deadlines: float) -> bytes:
+        async def carry_out() -> bytes:
+            await asyncio.sleep(0.5)
+            with suppress(Conflict):
+                return await original(call, **deadlines)
+            return b""
+
+        if call.method in ("PUT", "POST"):
+            return await asyncio.shield(late.create_task(carry_out()))
+        return await original(call, **deadlines)
+
+    api.request = request  # type: ignore[method-assign]
+    replica = new_replica("a")
+    async with late, candidate(replica) as task:
+        await asyncio.sleep(0.1)
+        api.request = original  # type: ignore[method-assign]
         await end(task)
     assert replica.led_from() is None
     assert lease(api)["holderIdentity"] == ""
