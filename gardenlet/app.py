@@ -60,7 +60,7 @@ from gardenlet.wiring import Controllers, GardenSide, Process, SeedSide
 log = get_logger(__name__)
 
 USER_AGENT = f"gardenlet/{GARDENER_VERSION}"
-_CACHES_FILLED = timedelta(seconds=20)
+_CACHES_FILLED = timedelta(seconds=10)
 
 
 class SeedNotSeen(RetriableError):
