@@ -32,11 +32,13 @@ def extraction(lab: Lab, storage: Storage) -> Iterator[Figure]:
     with lab.removed_after(lab.add_machine(f"bench-images-{storage}", storage=storage)) as machine:
         extractor = ExtractorOnMachine.install(machine, lab.agent("source"))
         extractor.know(registry)
-        for _ in range(REPETITIONS):
-            _start_clean(machine)
-            alone.append(extractor.seconds_of_ctr_alone(image, wanted(target=_TARGET)))
-            _start_clean(machine)
-            ours.append(extractor.seconds(image, wanted(target=_TARGET)))
+        for turn in range(REPETITIONS):
+            for alone_now in (True, False) if turn % 2 else (False, True):
+                _start_clean(machine)
+                if alone_now:
+                    alone.append(extractor.seconds_of_ctr_alone(image, wanted(target=_TARGET)))
+                else:
+                    ours.append(extractor.seconds(image, wanted(target=_TARGET)))
     unsynced, synced = (statistics.median(times) for times in zip(*alone, strict=True))
     compared = synced if storage == "ext4" else unsynced
     note = f"{MOST_TIMES} times ctr alone: {unsynced:.2f} s, with a sync {synced:.2f} s"
