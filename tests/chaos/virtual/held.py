@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from typing import Any
 
-
 _FEW = 4
 """An event that was read last, a directory in which somebody was busy a moment ago."""
 
