@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import PurePosixPath
 from typing import Protocol
 from weakref import WeakValueDictionary
 
@@ -276,17 +277,27 @@ class SystemdUnitManager:
         for name in names:
             check_name(name)
         try:
-            await self._bus.call(method, list(names), *flags, about={"unit": ", ".join(names)})
+            await self._switch_at_once(method, names, *flags)
         except SystemdError:
             if len(names) == 1:
                 raise
             await self._switch_one_by_one(method, names, *flags)
 
+    async def _switch_at_once(self, method: Method, names: Sequence[str], *flags: bool) -> None:
+        """Enable or disable, and say of which units a link was really made or removed."""
+        *_, changes = await self._bus.call(method, list(names), *flags, about={"unit": ", ".join(names)})
+        if method.member == "EnableUnitFiles":
+            for unit in _units_of_links("symlink", changes, names):
+                log.info("Unit enabled", unit=unit)
+        else:
+            for unit in _units_of_links("unlink", changes, names):
+                log.info("Unit disabled", unit=unit)
+
     async def _switch_one_by_one(self, method: Method, names: Sequence[str], *flags: bool) -> None:
         failed: dict[str, SystemdError] = {}
         for name in names:
             try:
-                await self._bus.call(method, [name], *flags, about={"unit": name})
+                await self._switch_at_once(method, [name], *flags)
             except SystemdError as error:
                 failed[name] = error
         if failed:
@@ -388,6 +399,23 @@ class SystemdUnitManager:
     def _wake_all(self) -> None:
         for waker in self._wakers.values():
             waker.set()
+
+
+def _units_of_links(kind: str, changes: object, names: Sequence[str]) -> list[str]:
+    """Return the units whose links were made or removed, each once; an alias counts as the unit that it leads to.
+
+    Args:
+        kind: `symlink` or `unlink`.
+        changes: systemd's answer: kind, link and, of a new link, the file that it leads to.
+        names: what was asked for.
+    """
+    found: list[str] = []
+    for change in sequence(changes):
+        what, link, file = (str(part) for part in sequence(change))
+        name, target = PurePosixPath(link).name, PurePosixPath(file).name
+        if what == kind:
+            found.append(target if name not in names and target else name)
+    return list(dict.fromkeys(found))
 
 
 def _manager(member: str, signature: str = "") -> Method:

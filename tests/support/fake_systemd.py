@@ -255,13 +255,11 @@ class FakeSystemd:
             case "EnableUnitFiles", [list(names), False, True]:
                 for name in names:
                     self._install(str(name))
-                for name in names:
-                    self._enable(str(name))
-                return "ba(sss)", [True, []], None
+                made = [change for name in names for change in self._enable(str(name))]
+                return "ba(sss)", [True, made], None
             case "DisableUnitFiles", [list(names), False]:
-                for name in names:
-                    self._disable(str(name))
-                return "a(sss)", [[]], None
+                gone = [change for name in names for change in self._disable(str(name))]
+                return "a(sss)", [gone], None
             case "Get", [str(interface), "Environment"] if interface == MANAGER:
                 return "v", [Variant("as", list(ENVIRONMENT))], None
             case (("GetAll" | "Get"), [str(interface), *rest]):
@@ -352,16 +350,25 @@ class FakeSystemd:
         links = [folder / f"{target}.wants" / name for target in unit.get("Install", "WantedBy").split()]
         return unit, links + [folder / alias for alias in unit.get("Install", "Alias").split()]
 
-    def _enable(self, name: str) -> None:
+    def _enable(self, name: str) -> list[list[str]]:
+        """Make the links of a unit; returns those that were not there as they have to be."""
         unit, links = self._install(name)
+        made = []
         for link in links:
+            if link.is_symlink() and str(link.readlink()) == unit.fragment:
+                continue
             link.parent.mkdir(exist_ok=True)
             link.unlink(missing_ok=True)
             link.symlink_to(unit.fragment)
+            made.append(["symlink", str(link), unit.fragment])
+        return made
 
-    def _disable(self, name: str) -> None:
-        for link in self._install(name)[1]:
-            link.unlink(missing_ok=True)
+    def _disable(self, name: str) -> list[list[str]]:
+        """Remove the links of a unit; returns those that were there."""
+        gone = [link for link in self._install(name)[1] if link.is_symlink()]
+        for link in gone:
+            link.unlink()
+        return [["unlink", str(link), ""] for link in gone]
 
     def _reset_failed(self, name: str) -> None:
         unit = self.units.get(name)

@@ -4,12 +4,13 @@ A test module derives a class from `SystemdBehaviour` and provides the fixture `
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Protocol
 
 import pytest
+from structlog.testing import capture_logs
 
 from systemd.errors import CallFailed, InvalidUnit, SystemdError, UnitMasked, UnitNotFound
 from systemd.jobs import JobOutcome, JobReport
@@ -68,6 +69,10 @@ async def connected(
         yield manager
     finally:
         await manager.close()
+
+
+def _said(lines: Sequence[Mapping[str, object]]) -> list[tuple[object, object]]:
+    return [(line["event"], line["unit"]) for line in lines if line["log_level"] == "info"]
 
 
 async def settled(manager: SystemdUnitManager, report: JobReport) -> JobReport:
@@ -135,6 +140,23 @@ class SystemdBehaviour:
             assert not host.is_enabled("linked.service")
             assert not host.is_enabled("many@one.service")
             await manager.disable([])
+
+    async def test_what_was_enabled_or_disabled_is_said_and_nothing_else(self, host: Host) -> None:
+        """Ours: one line for each unit whose links were made or removed, in one call or one by one; none if they were as they should be."""
+        host.write_unit("said.service", SIMPLE + "Alias=said-alias.service\n")
+        host.write_unit("other.service", SIMPLE)
+        host.write_unit("static.service", "[Service]\nExecStart=/bin/sleep infinity\n")
+        async with connected(host) as manager:
+            with capture_logs() as lines:
+                await manager.enable(["said.service", "static.service"])
+                with pytest.raises(UnitNotFound):
+                    await manager.enable(["said.service", "other.service", "missing.service"])
+            assert _said(lines) == [("Unit enabled", "said.service"), ("Unit enabled", "other.service")]
+            with capture_logs() as lines:
+                await manager.disable(["other.service", "static.service"])
+                await manager.disable(["other.service"])
+            assert _said(lines) == [("Unit disabled", "other.service")]
+            await manager.disable(["said.service"])
 
     async def test_enable_of_an_alias_replaces_what_is_in_the_way(self, host: Host) -> None:
         """Contract 6.7: enable is called with force, so an alias that points elsewhere is replaced."""
