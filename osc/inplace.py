@@ -5,6 +5,7 @@ operating system is handed in.
 """
 
 import re
+from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
@@ -14,7 +15,7 @@ from agents.core.versions import Version, matches
 from agents.core.yamlio import YamlError, load_yaml
 from osc.codec import InvalidContent, decode_file_content
 from osc.errors import InvalidOSC, Problem
-from osc.types import CredentialRotation, CredentialsRotation, OperatingSystemConfig
+from osc.types import CredentialRotation, CredentialsRotation, File, FileContent, Inline, OperatingSystemConfig
 
 KUBELET_CONFIG = "/var/lib/kubelet/config/kubelet"
 
@@ -96,6 +97,14 @@ def in_place_changes(
     )
 
 
+def with_kubelet_config(config: OperatingSystemConfig, content: bytes) -> OperatingSystemConfig:
+    """Return an OSC with these bytes as the kubelet's configuration."""
+    inline = Inline(encoding="b64", data=b64encode(content).decode())
+    file = File(path=KUBELET_CONFIG, content=FileContent(inline=inline))
+    others = [file for file in config.spec.files if file.path != KUBELET_CONFIG]
+    return config.model_copy(update={"spec": config.spec.model_copy(update={"files": (*others, file)})})
+
+
 def _rotated(before: CredentialsRotation | None, now: CredentialsRotation | None, kind: str) -> bool:
     return _begun(now, kind) not in (None, _begun(before, kind))
 
@@ -122,10 +131,10 @@ def _kubelet_changes(old: OperatingSystemConfig, new: OperatingSystemConfig) -> 
     policy = (before.get("cpuManagerPolicy") or "") != (now.get("cpuManagerPolicy") or "")
     if _relevant(before, "evictionHard", _EVICTION) != _relevant(now, "evictionHard", _EVICTION):
         return True, policy
-    for config in (before, now):
-        for name, value in _section(config, "kubeReserved").items():
-            if not _QUANTITY.fullmatch(str(value)):
-                raise InvalidOSC([Problem(f"kubeReserved.{name} of {KUBELET_CONFIG}", "is not a quantity")])
+    # Of what was there before the same is no error: no new OSC could ever mend it.
+    for name, value in _section(now, "kubeReserved").items():
+        if not _QUANTITY.fullmatch(str(value)):
+            raise InvalidOSC([Problem(f"kubeReserved.{name} of {KUBELET_CONFIG}", "is not a quantity")])
     return _relevant(before, "kubeReserved", _RESERVED) != _relevant(now, "kubeReserved", _RESERVED), policy
 
 

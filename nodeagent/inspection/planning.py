@@ -12,7 +12,7 @@ from agents.core.yamlio import YamlError, load_yaml
 from agents.inspection import validation
 from nodeagent.controllers.operatingsystemconfig import desired as desired_module
 from nodeagent.controllers.operatingsystemconfig.desired import Desired
-from nodeagent.controllers.operatingsystemconfig.preparation import dirty_of, resumed_changes
+from nodeagent.controllers.operatingsystemconfig.preparation import dirty_of, resumed_changes, with_real_kubelet_config
 from nodeagent.host.consistency import inspect
 from nodeagent.host.originals import Originals
 from nodeagent.host.os_release import read_version
@@ -225,15 +225,16 @@ def _changes(
         touched=base.touched,
         dirty=base.dirty,
         containerd_config=known.other_config,
-        in_place=_due_in_place(desired, state, paths),
+        in_place=_due_in_place(desired, state, base.touched, paths),
     )
 
 
-def _due_in_place(desired: Desired, state: State, paths: Paths) -> InPlaceChanges:
+def _due_in_place(desired: Desired, state: State, touched: Touched, paths: Paths) -> InPlaceChanges:
     applied = state.applied
     if desired.decoded.config.spec.in_place_updates is None or applied is None or _is_older(state):
         return InPlaceChanges()
-    return in_place_changes(desired.decoded.config, applied.decoded.config, read_version(paths.os_release))
+    before = with_real_kubelet_config(applied.decoded.config, touched, root=paths.root)
+    return in_place_changes(desired.decoded.config, before, read_version(paths.os_release))
 
 
 async def _ask_containerd(desired: Desired, machine: RealMachine, known: _Known) -> None:

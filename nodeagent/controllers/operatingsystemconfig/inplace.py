@@ -172,8 +172,13 @@ class InPlaceUpdate:
             progress = await self._rotate_kubelet(node)
             if progress.look_again is not None:
                 return progress
-        await self._conclude(node)
-        return Progress()
+        if not is_under_way(node):
+            return Progress()
+        # Whatever was changed: an update that leaves a kubelet that does not work has not succeeded.
+        progress = await self._wait_for_kubelet(node, ())
+        if progress.look_again is None:
+            await self._conclude(node)
+        return progress
 
     async def _update_operating_system(self, config: OperatingSystemConfig, node: Node) -> Progress:
         wanted = config.spec.in_place_updates
@@ -297,9 +302,6 @@ class InPlaceUpdate:
 
     async def _conclude(self, node: Node) -> None:
         """Delete the node's pods, so that all of them start anew, and say that the update succeeded."""
-        result = node.metadata.labels.get(RESULT_LABEL)
-        if not ((is_ready_for_update(node) and result != SUCCESSFUL) or result == FAILED):
-            return
         await self._delete_pods(node)
         gone: Mapping[str, str | None] = {REASON_ANNOTATION: None, UPDATING_ANNOTATION: None}
         await self._patch(node, annotations=gone, labels={RESULT_LABEL: SUCCESSFUL})
@@ -348,6 +350,8 @@ class InPlaceUpdate:
         await self._client.patch(NODES, node.metadata.name, merge({"metadata": metadata}))
 
     async def _finish(self, *parts: str) -> None:
+        if not parts:
+            return
         await run_to_end(self._journal.finish, *(Entry(EntryKind.IN_PLACE, part) for part in parts))
 
     def _load_attempt(self) -> _Attempt:
@@ -376,6 +380,12 @@ def is_ready_for_update(node: Node | None) -> bool:
 def may_begin(node: Node) -> bool:
     """Tell whether an update may go on: the node was drained, or an attempt failed and is repeated without that."""
     return is_ready_for_update(node) or node.metadata.labels.get(RESULT_LABEL) == FAILED
+
+
+def is_under_way(node: Node) -> bool:
+    """Tell whether an update was let begin, or has failed, and is not said to have succeeded."""
+    result = node.metadata.labels.get(RESULT_LABEL)
+    return (is_ready_for_update(node) and result != SUCCESSFUL) or result == FAILED
 
 
 def became_ready(old: Node | None, new: Node | None, /) -> bool:

@@ -6,6 +6,7 @@ Source: contract 6.3, 6.4; gardener pkg/nodeagent/controller/operatingsystemconf
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from agents.core import files as core_files
 from agents.core.errors import AgentError
@@ -31,10 +32,10 @@ from osc.diff import (
     diff,
     with_containerd_config,
 )
-from osc.inplace import InPlaceChanges, in_place_changes
+from osc.inplace import KUBELET_CONFIG, InPlaceChanges, in_place_changes, with_kubelet_config
 from osc.journal import Journal
 from osc.merge import Effective, effective
-from osc.types import OWN_UNIT, File, Unit
+from osc.types import OWN_UNIT, File, OperatingSystemConfig, Unit
 
 log = get_logger(__name__)
 
@@ -122,7 +123,7 @@ class Preparation:
             contents = await self._contents.resolve(desired.effective.files)
             now = secret_digests(desired.effective.files, contents)
             dirty |= Dirty(changed_secrets(desired.effective, before, now))
-            due = await self._due_in_place(desired, None if last.older else last.decoded)
+            due = await self._due_in_place(desired, None if last.older else last.decoded, touched)
             old = effective(last.decoded.config, hostname=self._hostname()) if last.decoded else None
             changes = await asyncio.to_thread(
                 diff,
@@ -157,11 +158,12 @@ class Preparation:
             log.debug("Configuration of containerd not looked at", error=error)
             return True
 
-    async def _due_in_place(self, desired: Desired, last: Decoded | None) -> InPlaceChanges:
+    async def _due_in_place(self, desired: Desired, last: Decoded | None, touched: Touched) -> InPlaceChanges:
         if desired.decoded.config.spec.in_place_updates is None or last is None:
             return InPlaceChanges()
         version = await self._in_place.operating_system_version()
-        return in_place_changes(desired.decoded.config, last.config, version)
+        before = await asyncio.to_thread(with_real_kubelet_config, last.config, touched, root=self._paths.root)
+        return in_place_changes(desired.decoded.config, before, version)
 
     def _touched_by_desired(self) -> Touched:
         """Return what the OSC that was asked for last may have touched, for when the journal that knew is lost."""
@@ -210,6 +212,21 @@ def resumed_changes(changes: Changes, wanted: Effective, dirty: Dirty, *, other_
         # The Go agent asks for this on every first run; without settings there is nothing to write.
         changes = changes.without((Entry(EntryKind.CONTAINERD_CONFIG),))
     return with_containerd_config(add_dirty(changes, wanted, dirty), changed=other_config)
+
+
+def with_real_kubelet_config(config: OperatingSystemConfig, touched: Touched, *, root: Path) -> OperatingSystemConfig:
+    """Return the OSC that was applied last with the configuration that the kubelet has; blocking.
+
+    They differ where an apply that never ended brought another one, with which the kubelet may have run (W10).
+    """
+    if KUBELET_CONFIG not in touched.paths:
+        return config
+    try:
+        real = core_files.read_optional(root / KUBELET_CONFIG.lstrip("/"))
+    except core_files.FileError as error:
+        log.debug("Kubelet's configuration not read", error=error)
+        real = None
+    return config if real is None else with_kubelet_config(config, real)
 
 
 def _foreign(changes: Changes, wanted: Effective, old: Effective) -> frozenset[str]:

@@ -75,6 +75,11 @@ def test_reserved_resources_must_be_quantities() -> None:
         due(config(kubeReserved={"cpu": "much"}), config())
 
 
+def test_reserved_resources_that_were_no_quantities_can_be_mended() -> None:
+    """Contract 6.13, ours: what is wrong in the configuration before is only a difference."""
+    assert due(config(kubeReserved={"cpu": "1"}), config(kubeReserved={"cpu": "much"})) == ("kubelet_config",)
+
+
 def test_w35_a_kubelet_configuration_that_is_not_inline_is_an_error() -> None:
     """Contract 9 W35: explained; where only the old one is missing, everything that the new one says counts as new."""
     with pytest.raises(InvalidOSC, match="inline"):

@@ -16,7 +16,7 @@ from agents.core.errors import RetriableError
 from agents.kube.errors import Unavailable
 from agents.kube.models import NODES, PODS
 from nodeagent.controllers.operatingsystemconfig.inplace import RolledBack, UpdateFailed, WaitingForReboot
-from tests.support.osc_agent import SLEEP, OscAgent, containerd, from_image, inline
+from tests.support.osc_agent import SLEEP, OscAgent, containerd, from_image, from_secret, inline
 from tests.support.tasks import settle
 from tests.support.virtual_time import VirtualTimeLoop
 
@@ -311,6 +311,58 @@ async def test_w19_an_unhealthy_kubelet_has_five_minutes(updated: OscAgent) -> N
         updated.machine.kubelet_problem = None
         await updated.reconcile()
         assert metadata(updated) == ("successful", None, None)
+
+
+async def test_an_update_that_was_taken_back_succeeds_when_the_kubelet_works_again(updated: OscAgent) -> None:
+    """Contract 6.13, 9 W10: the settings before come back: no drain, but the kubelet's health and its CPU manager's state count."""
+    drain(updated)
+    publish(updated, cpuManagerPolicy="static", more=[from_secret("/etc/missing", "never-there")])
+    async with updated.connected():
+        with pytest.raises(RetriableError):
+            await updated.reconcile()
+    assert "static" in (updated.read(KUBELET) or "")
+    state = updated.paths.kubelet / "cpu_manager_state"
+    state.parent.mkdir(parents=True, exist_ok=True)
+    state.write_text('{"policyName": "static"}')
+    updated.start_process()
+    checksum = publish(updated)
+    updated.machine.kubelet_problem = RetriableError("kubelet is not up yet")
+    async with updated.connected():
+        assert (await updated.reconcile()).requeue_after == timedelta(seconds=5)
+        assert (updated.read(KUBELET), state.exists(), metadata(updated)[0]) == ("{}", False, None)
+        updated.machine.kubelet_problem = None
+        await updated.reconcile()
+    assert (updated.applied(), metadata(updated)[0]) == (checksum, "successful")
+
+
+async def test_an_update_that_was_taken_back_before_the_drain_is_none(updated: OscAgent) -> None:
+    """Contract 6.13, 9 W10: it only waited, so nothing on the machine has to be changed back and nothing waits any longer."""
+    publish(updated, cpuManagerPolicy="static")
+    async with updated.connected():
+        await updated.reconcile()
+        assert updated.status_document()["phase"] == "waitingForDrain"
+        checksum = publish(updated)
+        await updated.reconcile()
+    assert (updated.applied(), metadata(updated)[0]) == (checksum, None)
+
+
+@pytest.mark.parametrize("result", [None, "failed"])
+async def test_no_update_succeeds_without_a_kubelet_that_works(updated: OscAgent, result: str | None) -> None:
+    """Contract 6.13, ours: also one that was not about the kubelet; pods stay meanwhile, and after five minutes it has failed."""
+    drain(updated)
+    if result is not None:
+        updated.node()["metadata"].setdefault("labels", {})[RESULT] = result
+        updated.api.put(NODES, updated.node())
+    publish(updated, more=[inline("/etc/motd", "x")])
+    updated.run_pod("static")
+    updated.machine.kubelet_problem = RetriableError("kubelet says no")
+    async with updated.connected():
+        assert (await updated.reconcile()).requeue_after == timedelta(seconds=5)
+        assert len(updated.api.stored(PODS)) == 1
+        updated.clock.advance(300)
+        with pytest.raises(UpdateFailed):
+            await updated.reconcile()
+    assert metadata(updated)[0] == "failed"
 
 
 async def test_an_osc_without_a_command_says_so(updated: OscAgent) -> None:
