@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,10 +14,10 @@ from tests.lab.api import wait_for
 from tests.lab.cluster import Lab
 from tests.lab.userdata import hand_user_data, run_bootstrap
 from tests.lab.worker_osc import AGENT_UNIT, WorkerOsc, WorkerPool
-from tests.support.worker import Worker, service
+from tests.support.worker import STATUS_FILE, Worker, service
 
 SERIAL = "reconciliation.osc.node-agent.gardener.cloud/serial"
-GATE = "/opt/test/go"
+GATE, LEFTOVER = "/opt/test/go", "/opt/test/leftover"
 SLOW = service(command=f'/bin/sh -c "until [ -e {GATE} ]; do sleep 0.1; done"', kind="oneshot")
 
 
@@ -47,10 +48,14 @@ def publish(lab: Lab, pool: WorkerPool, osc: WorkerOsc) -> str:
     return checksum
 
 
+def lock_path(worker: Worker) -> str:
+    """Return where the API server has the lock."""
+    return f"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/{worker.base.pool.secret_name}"
+
+
 def holder(worker: Worker) -> str | None:
     """Return who holds the lock."""
-    path = f"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/{worker.base.pool.secret_name}"
-    lease = worker.lab.api.find(path)
+    lease = worker.lab.api.find(lock_path(worker))
     return None if lease is None else lease["spec"].get("holderIdentity")
 
 
@@ -194,6 +199,77 @@ def test_w18_a_holder_that_disappears_is_replaced_when_its_lease_is_over(pool: l
     wait_for(lambda: holder(pool[0]) is None or None, timeout=30, what="the lock to be free")
 
 
+def test_w18_a_holder_that_is_gone_for_good_holds_nobody_up_for_longer_than_its_lease(pool: list[Worker]) -> None:
+    """Contract 6.11: power cut and Node deleted: nobody goes on before the last of the 600 s, then one after the other, free at the end.
+
+    Of the 600 s, all but the last eight are taken off by dating back when the Lease was renewed. The machine is started again
+    only after the others are done, for the tests that follow.
+    """
+    osc = slow(pool, "4").with_unit("slow.service", content=SLOW + "# 4\n", enable=True)
+    checksum = publish(pool[0].lab, pool[0].base.pool, osc)
+    gone = wait_holder(pool)
+    others = [worker for worker in pool if worker is not gone]
+    assert gone.lab.api.get(lock_path(gone))["spec"]["leaseDurationSeconds"] == 600
+    lose_power(gone)
+    gone.lab.delete_node(gone.machine.name)
+    wait_looks(others, 1)
+    over = expire_in(gone, timedelta(seconds=8))
+    assert begun(others, "4") == [], trace(others)
+    first = wait_holder(others)
+    lease = gone.lab.api.get(lock_path(gone))["spec"]
+    assert datetime.fromisoformat(lease["acquireTime"]) >= over
+    assert begun(others, "4") == [first.machine.name], trace(others)
+    one_after_the_other(others, "4", checksum)
+    wait_for(lambda: holder(others[0]) is None or None, timeout=10, what="the lock to be free")
+    gone.machine.boot()
+    gone.wait_applied(checksum, timeout=120)
+    wait_for(lambda: holder(gone) is None or None, timeout=10, what="the lock to be free")
+
+
+def test_w18_a_holder_that_comes_back_after_its_lease_waits_for_its_turn(pool: list[Worker]) -> None:
+    """Contract 6.11: power cut in the middle of an apply; back while another machine is at work: not a step further before that one is done.
+
+    Its time is taken from the Lease by dating back when it was renewed.
+    """
+    unit = {"content": SLOW + "# 5\n", "enable": True, "filePaths": [LEFTOVER]}
+    before = slow(pool, "5").with_file(LEFTOVER, "x").with_unit("slow.service", **unit)
+    checksum = publish(pool[0].lab, pool[0].base.pool, before)
+    for worker in pool:
+        finish(worker)
+    for worker in pool:
+        worker.wait_applied(checksum, timeout=120)
+    osc = slow(pool, "6").with_unit("slow.service", content=SLOW + "# 6\n", enable=True)
+    checksum = publish(pool[0].lab, pool[0].base.pool, osc)
+    lost = wait_holder(pool)
+    others = [worker for worker in pool if worker is not lost]
+    lose_power(lost)
+    expire(lost)
+    current = wait_holder(others)
+    lost.machine.boot()
+    wait_phase(lost, "waitingForTurn")
+    wait_looks([lost], 3)
+    assert holder(lost) == current.machine.name
+    assert lost.machine.exists(LEFTOVER), "it removed what the new OSC no longer has"
+    assert lost.last_applied()["spec"]["files"] == before.document()["spec"]["files"], trace(pool)
+    finish(current)
+    current.wait_applied(checksum, timeout=60)
+    for worker in pool:
+        finish(worker)
+    for worker in pool:
+        worker.wait_applied(checksum, timeout=120)
+    assert not lost.machine.exists(LEFTOVER)
+    wait_for(lambda: holder(pool[0]) is None or None, timeout=30, what="the lock to be free")
+
+
+def wait_phase(worker: Worker, phase: str) -> None:
+    """Wait until the agent of a machine that was started a moment ago says what it is doing."""
+    wait_for(
+        lambda: (worker.machine.exists(STATUS_FILE) and worker.status()["phase"] == phase) or None,
+        timeout=60,
+        what=f"phase {phase}",
+    )
+
+
 def wait_taken(worker: Worker) -> None:
     """Wait until a machine knows that somebody else has its lock: it renews once a minute."""
     wait_for(
@@ -206,6 +282,32 @@ def wait_taken(worker: Worker) -> None:
 
 def expire(worker: Worker) -> None:
     """Let ten minutes go by, as far as the lock is concerned."""
-    path = f"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/{worker.base.pool.secret_name}"
     spec: dict[str, Any] = {"renewTime": "2026-01-01T00:00:00.000000Z"}
-    worker.lab.api.patch(path, {"spec": spec})
+    worker.lab.api.patch(lock_path(worker), {"spec": spec})
+
+
+def expire_in(worker: Worker, left: timedelta) -> datetime:
+    """Let most of the lock's time go by; returns when the rest of it is over."""
+    lease = worker.lab.api.get(lock_path(worker))["spec"]
+    duration = timedelta(seconds=lease["leaseDurationSeconds"])
+    renewed = datetime.now(UTC) - duration + left
+    spec = {"renewTime": renewed.strftime("%Y-%m-%dT%H:%M:%S.%fZ")}
+    worker.lab.api.patch(lock_path(worker), {"spec": spec})
+    return renewed + duration
+
+
+def lose_power(worker: Worker) -> None:
+    """Cut the power of a machine at work. Its boot starts the unit that keeps it busy, which then ends at once."""
+    worker.machine.kill_power()
+    (worker.machine.base / "upper" / GATE.lstrip("/")).write_bytes(b"")
+
+
+def one_after_the_other(pool: list[Worker], version: str, checksum: str) -> None:
+    """See machines go on one at a time; whoever is still to come has begun nothing."""
+    waiting = list(pool)
+    while waiting:
+        current = wait_holder(waiting)
+        waiting.remove(current)
+        assert begun(waiting, version) == [], trace(pool)
+        finish(current)
+        current.wait_applied(checksum, timeout=60)
