@@ -185,6 +185,7 @@ class _Process:
                 stale.run,
                 self._images.clean,
                 self._connect,
+                self._look_after_certificate,
                 self._wait_synced,
                 kubelet.run,
                 self._add_controllers,
@@ -197,12 +198,29 @@ class _Process:
         access = await self._credentials.obtain()
         connection = self._config.client_connection
         limits = (connection.qps, connection.burst) if self._credentials.explicit else None
-        client = self._clients.client(access, limits=limits, trust=self._credentials.trust)
+        client = self._clients.client(
+            access, limits=limits, trust=self._credentials.trust, answered=self._credentials.answered
+        )
         cache = Cache(client=client, clock=self._clock, rng=self._rng, opened=self._metrics.watch_opened)
         recorder = EventRecorder(client=client, instance=self._hostname, clock=self._server_clock)
         cluster = Cluster(name="shoot", client=client, cache=cache, recorder=recorder)
         self._cluster = _ShootCluster(cluster, self._hostname, self._config, self._server_clock)
         return cluster
+
+    async def _look_after_certificate(self) -> None:
+        # Before anything is waited for: what we start with may expire before the API server answers.
+        if not self._credentials.explicit:
+            self._manager.add_controller(
+                certificate.new_controller(
+                    credentials=self._credentials,
+                    client=self._shoot.cluster.client,
+                    clock=self._server_clock,
+                    rng=self._rng,
+                    events=self._speaker("certificate"),
+                    expires=self._certificate_expires,
+                ),
+                early=True,
+            )
 
     async def _wait_synced(self) -> None:
         # Not for the OSC's Secret: a label that names another one while we were away makes ours unreadable, and then the
@@ -220,17 +238,6 @@ class _Process:
         for note in self._notes:
             self._speaker("gardener-node-agent").event(
                 "Warning", reason=note.reason, action="ReadConfiguration", note=note.text
-            )
-        if not self._credentials.explicit:
-            self._manager.add_controller(
-                certificate.new_controller(
-                    credentials=self._credentials,
-                    client=client,
-                    clock=self._server_clock,
-                    rng=self._rng,
-                    events=self._speaker("certificate"),
-                    expires=self._certificate_expires,
-                )
             )
         for controller in operating_system_config.controllers():
             self._manager.add_controller(controller)

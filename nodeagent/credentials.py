@@ -1,11 +1,15 @@
 """Our credentials for the cluster: chosen at start, requested with the bootstrap token, renewed later; one owner for all of it.
 
+A certificate that has expired, or is refused, is replaced with the bootstrap token, at start as well as in the running process: an API
+server can be away for longer than a certificate lasts. Gardener's agent has no way back (contract 4.6).
+
 Source: gardener cmd/gardener-node-agent/app/app.go, pkg/nodeagent/certificate.go (contract 4.1 to 4.7).
 """
 
 import asyncio
 import base64
 import binascii
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -19,7 +23,7 @@ from agents.core.logging import get_logger
 from agents.core.threads import run_to_end
 from agents.kube import kubeconfig
 from agents.kube.client import Client
-from agents.kube.errors import ApiError
+from agents.kube.errors import ApiError, Forbidden, NotFound, Unauthorized
 from agents.kube.kubeconfig import ClusterAccess, Credentials
 from agents.kube.ratelimit import RateLimiter
 from agents.kube.server_clock import ServerClock
@@ -30,6 +34,8 @@ from agents.pki.certificate import Certificate, parse_leaf
 from agents.pki.csr import CertificateRefused, CertificateRequester, IssuedCertificate
 from agents.pki.pending import FilePendingStore
 from agents.pki.store import FileKubeconfigStore
+from agents.runtime.reconcile import Request
+from agents.runtime.source import ChannelSource
 from nodeagent.config import NodeAgentConfiguration
 from nodeagent.host.machine_name import GROUP, USER_PREFIX
 from nodeagent.paths import Paths
@@ -40,12 +46,20 @@ log = get_logger(__name__)
 EXPIRATION = timedelta(hours=720)
 RETRY = timedelta(minutes=1)
 """Between two attempts to get credentials where there are none; also how often that is said."""
+TOKEN_LOOK = timedelta(seconds=5)
+"""How soon a bootstrap token that user data brings is seen by an agent that needs one."""
 PATIENCE = timedelta(hours=1)
 """For how long a certificate that was issued is tried before another one is requested."""
 DOUBT = timedelta(days=1)
 """So close to its end it is not our clock that says whether a stored certificate has expired."""
 DATE_DEADLINE_SECONDS = 5.0
 USER_AGENT = f"gardener-node-agent/{GARDENER_VERSION}"
+CERTIFICATE = Request("", "client-certificate")
+"""Key of the controller that looks after the certificate."""
+_REFUSED = "401"
+
+Answered = Callable[[str], None]
+"""Told the status of each answer, `<error>` where there was none."""
 
 
 class CredentialsMissing(RetriableError):
@@ -88,16 +102,33 @@ class ClientFactory:
         self._warnings = Warnings(cluster="shoot")
 
     def client(
-        self, access: ClusterAccess, *, limits: tuple[float, int] | None = None, trust: Trust | None = None
+        self,
+        access: ClusterAccess,
+        *,
+        limits: tuple[float, int] | None = None,
+        trust: Trust | None = None,
+        answered: Answered = lambda _code: None,
     ) -> Client:
-        """Return a client; `limits` are requests per second and at once, `trust` remembers CA bundles."""
+        """Return a client.
+
+        Args:
+            access: where, and as whom.
+            limits: requests per second, and at once.
+            trust: remembers CA bundles.
+            answered: told the status of each answer to this client.
+        """
+
+        def observe(method: str, code: str, seconds: float) -> None:
+            self._observe(method, code, seconds)
+            answered(code)
+
         limiter = RateLimiter(qps=limits[0], burst=limits[1], clock=self._clock) if limits else None
         transport = HttpTransport(
             access,
             user_agent=USER_AGENT,
             clock=self._clock,
             limiter=limiter,
-            observe=self._observe,
+            observe=observe,
             trust=trust,
             date=self._clock.note,
             warn=self._warnings.note,
@@ -130,8 +161,13 @@ class CredentialsManager:
         self._renewing = asyncio.Lock()
         self._issued: _Issued | None = None
         self._requester: CertificateRequester | None = None
+        self._asked_by = ""
         self._bootstrap_client: Client | None = None
         self._bootstrap_token = ""
+        self._confirmed = False
+        self._refused = False
+        self.refusals = ChannelSource()
+        """Has the certificate looked at when the API server does not take it."""
 
     @property
     def explicit(self) -> bool:
@@ -166,7 +202,46 @@ class CredentialsManager:
                     )
                 else:
                     log.debug("Certificate refused again", error=error, requeueAfterSeconds=RETRY.total_seconds())
-            await asyncio.sleep(RETRY.total_seconds())
+            await self._wait_token(RETRY)
+
+    async def _wait_token(self, longest: timedelta) -> None:
+        """Wait so long, or until there is another bootstrap token than the one that was tried."""
+        for _ in range(longest // TOKEN_LOOK):
+            await asyncio.sleep(TOKEN_LOOK.total_seconds())
+            if await self.has_other_token():
+                return
+
+    async def has_other_token(self) -> bool:
+        """Tell whether there is another bootstrap token on the disk than the one that was tried last."""
+        try:
+            token = await asyncio.to_thread(read_bootstrap_token, self._paths)
+        except files.FileError:
+            return False
+        return token not in {"", self._bootstrap_token}
+
+    def answered(self, code: str) -> None:
+        """Note how the API server answered to what we asked with our own credentials."""
+        if code == _REFUSED:
+            self._refused = True
+            self.refusals.send(CERTIFICATE)
+        elif code.startswith("2"):
+            self._refused = False
+
+    async def is_refused(self, client: Client) -> bool:
+        """Tell whether the API server does not take our credentials; one that said so is asked again, as that may have changed.
+
+        Raises:
+            ApiError: it cannot be asked.
+        """
+        if self._refused:
+            try:
+                await client.get_raw("/version", deadline=DATE_DEADLINE_SECONDS)
+            except Unauthorized:
+                return True
+            except (Forbidden, NotFound) as error:
+                log.debug("Credentials are taken again", error=error)
+            self._refused = False
+        return False
 
     async def stored(self) -> ClusterAccess | None:
         """Return the access that is stored now."""
@@ -179,10 +254,16 @@ class CredentialsManager:
     async def confirm(self) -> None:
         """Say that the stored kubeconfig works, and remember the CA that the API server was verified with."""
         if not self.explicit:
+            self._confirmed = True
             await self._store.confirm()
             await self._forget_used_key()
             if await run_to_end(self._trust.keep):
                 log.info("CA bundle remembered", path=str(self._paths.trusted_authorities))
+
+    async def confirm_again(self) -> None:
+        """Do so where it was said before: keep what was learned about the CA since."""
+        if self._confirmed:
+            await self.confirm()
 
     async def _forget_used_key(self) -> None:
         """Remove a pending key that is in use: a process before this one was killed right before it would have done so."""
@@ -205,32 +286,57 @@ class CredentialsManager:
             current = await self._store.load()
             if current is None:
                 raise CredentialsMissing("kubeconfig is missing, nothing to renew", path=str(self._paths.kubeconfig))
-            issued = await self._issue(client)
-            credentials = Credentials(client_certificate=issued.certificate, client_key=issued.key)
-            access = await asyncio.to_thread(self._with_ca_file, replace(current, credentials=credentials))
-
-            async def keep() -> None:
-                await self._store.save(access)
-
-            try:
-                await client.switch(access, keep=keep)
-            except ApiError as error:
-                raise CertificateNotAccepted(
-                    "new client certificate is not accepted, the old one stays in use", after=RETRY, cause=str(error)
-                ) from error
-            self._issued = None
-            if self._requester is not None:
-                await self._requester.used()
-            await self.confirm()
+            issued = await self._issue(client, asked_by=self._common_name)
+            await self._go_on_with(issued, await asyncio.to_thread(self._with_ca_file, current), client)
             log.info("Client certificate renewed, new connections use it")
 
-    async def _issue(self, client: Client) -> IssuedCertificate:
-        now = self._clock.monotonic()
-        if self._requester is None:
-            self._requester = self._new_requester(client, asked_by=self._common_name)
-        if self._issued is not None and now - self._issued.since > PATIENCE.total_seconds():
-            self._issued = None
+    async def start_over(self, client: Client) -> None:
+        """Have the client use a new certificate that is requested with the bootstrap token: the current one is of no use any more.
+
+        As with `renew`, a certificate that is not accepted yet is tried again by the next call.
+
+        Raises:
+            CredentialsMissing: there is no bootstrap token (retriable).
+            CertificateNotAccepted: the API server does not take the new one (retriable).
+            CertificateRefused: somebody decided against the request (retriable, with a new request).
+            AgentError: not issued or not stored.
+            FatalError: the configuration's CA cannot be used.
+        """
+        async with self._renewing:
+            issued, access = await self._issue_with_token()
+            await self._go_on_with(issued, access, client)
+            await self.close()
+            log.info("Client certificate replaced with the bootstrap token, new connections use it")
+
+    async def _go_on_with(self, issued: IssuedCertificate, access: ClusterAccess, client: Client) -> None:
+        """Store a certificate as soon as the API server takes it, and have the client use it."""
+        access = replace(access, credentials=_credentials(issued))
+
+        async def keep() -> None:
+            await self._store.save(access)
+
+        try:
+            await client.switch(access, keep=keep)
+        except ApiError as error:
+            raise CertificateNotAccepted(
+                "new client certificate is not accepted, the old one stays in use", after=RETRY, cause=str(error)
+            ) from error
+        self._refused = False
+        await self._used()
+        await self.confirm()
+
+    async def _used(self) -> None:
+        """Forget how the certificate was got that is in use now."""
+        self._issued = None
+        if self._requester is not None:
             await self._requester.used()
+
+    async def _issue(self, client: Client, *, asked_by: str) -> IssuedCertificate:
+        now = self._clock.monotonic()
+        if self._requester is None or self._asked_by != asked_by:
+            self._requester, self._asked_by, self._issued = self._new_requester(client, asked_by), asked_by, None
+        if self._issued is not None and now - self._issued.since > PATIENCE.total_seconds():
+            await self._used()
         if self._issued is None:
             self._issued = _Issued(await self._requester.request(), self._clock.monotonic())
         return self._issued.certificate
@@ -274,7 +380,18 @@ class CredentialsManager:
 
     async def _bootstrap(self) -> ClusterAccess:
         """Request the first certificate with the bootstrap token."""
+        issued, access = await self._issue_with_token()
+        obtained = replace(access, credentials=_credentials(issued))
+        await asyncio.to_thread(files.ensure_directory, self._paths.credentials, mode=0o700)
+        await self._store.save(obtained)
+        await self._used()
+        await self.close()
+        return obtained
+
+    async def _issue_with_token(self) -> tuple[IssuedCertificate, ClusterAccess]:
+        """Return a certificate that the bootstrap token got, and the access of that token."""
         token = await asyncio.to_thread(read_bootstrap_token, self._paths)
+        tried, self._bootstrap_token = self._bootstrap_token, token
         if not token:
             raise CredentialsMissing(
                 "neither a usable kubeconfig nor a bootstrap token; new user data has to bring one",
@@ -282,28 +399,17 @@ class CredentialsManager:
                 bootstrapToken=str(self._paths.bootstrap_token),
             )
         access = bootstrap_access(self._config, self._paths, token)
-        if self._requester is None or token != self._bootstrap_token:
+        if self._bootstrap_client is None or token != tried:
             await self.close()
             connection = self._config.client_connection
             self._bootstrap_client = self._clients.client(
                 access, limits=(connection.qps, connection.burst), trust=self._trust
             )
-            self._bootstrap_token = token
-            identifier = token.partition(".")[0]
-            self._requester = self._new_requester(self._bootstrap_client, asked_by=f"bootstrap token {identifier}")
-        requester = self._requester
-        issued = await requester.request()
-        obtained = replace(
-            access, credentials=Credentials(client_certificate=issued.certificate, client_key=issued.key)
-        )
-        await asyncio.to_thread(files.ensure_directory, self._paths.credentials, mode=0o700)
-        await self._store.save(obtained)
-        await requester.used()
-        self._requester = None
-        await self.close()
-        return obtained
+            self._requester = None
+        asked_by = f"bootstrap token {token.partition('.')[0]}"
+        return await self._issue(self._bootstrap_client, asked_by=asked_by), access
 
-    def _new_requester(self, client: Client, *, asked_by: str) -> CertificateRequester:
+    def _new_requester(self, client: Client, asked_by: str) -> CertificateRequester:
         return CertificateRequester(
             client=client,
             common_name=self._common_name,
@@ -326,6 +432,10 @@ class CredentialsManager:
         except AgentError as error:
             log.debug("CA bundles not compared", path=str(ca_file), error=error)
         return replace(access, ca_file=ca_file, ca_data=b"")
+
+
+def _credentials(issued: IssuedCertificate) -> Credentials:
+    return Credentials(client_certificate=issued.certificate, client_key=issued.key)
 
 
 def bootstrap_access(config: NodeAgentConfiguration, paths: Paths, token: str) -> ClusterAccess:

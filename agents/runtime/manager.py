@@ -109,12 +109,17 @@ class Manager:
         self._say = say
         self._signals = 0
         self._group: asyncio.TaskGroup | None = None
+        self._early: asyncio.TaskGroup | None = None
         self._watchdog: asyncio.TimerHandle | None = None
         for controller in controllers:
             self.add_controller(controller)
 
-    def add_controller(self, controller: Controller) -> End:
+    def add_controller(self, controller: Controller, *, early: bool = False) -> End:
         """Run a further controller: after the startup steps, or at once if these are done.
+
+        Args:
+            controller: to be run.
+            early: a startup step needs it, so it does not wait for their end.
 
         Returns:
             Function that ends it, and nothing else.
@@ -124,7 +129,7 @@ class Manager:
             await controller.run(self._environment)
 
         self._controllers.append(controller)
-        end_task = self.add_task(f"controller {controller.name}", run)
+        end_task = self.add_task(f"controller {controller.name}", run, early=early)
 
         def end() -> None:
             if controller in self._controllers:
@@ -133,16 +138,17 @@ class Manager:
 
         return end
 
-    def add_task(self, name: str, body: Callable[[], Awaitable[None]]) -> End:
-        """Run something that must not end of itself: after the startup steps, or at once if these are done.
+    def add_task(self, name: str, body: Callable[[], Awaitable[None]], *, early: bool = False) -> End:
+        """Run something that must not end of itself: after the startup steps, or at once if these are done, or if it is early.
 
         Returns:
             Function that ends it, and nothing else.
         """
         part = _Part(name, body)
         self._parts.append(part)
-        if self._group is not None:
-            self._start(self._group, part)
+        group = self._early if early else self._group
+        if group is not None:
+            self._start(group, part)
 
         def end() -> None:
             if part in self._parts:
@@ -180,6 +186,7 @@ class Manager:
             for server in self._servers:
                 await servers.enter_async_context(server)
             async with asyncio.TaskGroup() as clusters:
+                self._early = clusters
                 for cluster in self._clusters:
                     self._start_cluster(clusters, cluster)
                 async with self._election:
@@ -192,7 +199,8 @@ class Manager:
         async with asyncio.TaskGroup() as controllers:
             self._group = controllers
             for part in tuple(self._parts):
-                self._start(controllers, part)
+                if part.task is None:
+                    self._start(controllers, part)
             await wait_forever()
 
     def _start_cluster(self, group: asyncio.TaskGroup, cluster: Cluster) -> None:

@@ -4,6 +4,9 @@ Gardener's agent ends its process after a renewal (contract 4.6, 1.8). Ours has 
 connections; what is under way ends on the old ones, and watches are opened anew. Until the API server accepts the new one,
 the old one stays in use.
 
+A certificate that expires while the API server is away, or that the API server refuses, is no end either: as soon as a bootstrap token
+is on the disk, the running agent gets another certificate with it. This controller therefore runs before any informer has synced.
+
 Source: gardener pkg/nodeagent/controller/certificate/reconciler.go (contract 4.6, 7.4).
 """
 
@@ -12,16 +15,24 @@ from datetime import datetime, timedelta
 from random import Random
 
 from agents.core.clock import Clock
-from agents.core.errors import RetriableError
+from agents.core.errors import AgentError, FatalError, RetriableError
 from agents.core.logging import get_logger
 from agents.kube.client import Client
+from agents.kube.errors import DeadlineExceeded, Unavailable
 from agents.pki.certificate import parse_leaf, renewal_deadline
 from agents.pki.csr import CertificateRefused
 from agents.runtime.controller import Controller
 from agents.runtime.reconcile import Persistent, Request, Result
 from agents.runtime.source import StartupSource
 from agents.runtime.workqueue import MAX_DELAY
-from nodeagent.credentials import RETRY, CertificateNotAccepted, CredentialsManager, Refusals
+from nodeagent.credentials import (
+    CERTIFICATE,
+    RETRY,
+    TOKEN_LOOK,
+    CertificateNotAccepted,
+    CredentialsManager,
+    Refusals,
+)
 from nodeagent.host.node_events import NodeEvents
 
 log = get_logger(__name__)
@@ -56,16 +67,20 @@ class CertificateReconciler:
         self._events = events
         self._expires = expires
         self._certificate = b""
-        self._deadline = clock.now()
+        self._deadline = self._not_after = clock.now()
+        self._lost = ""
+        self._next_try = 0.0
         self._said = False
         self._refusals = Refusals()
         self._refused = 0
 
     async def reconcile(self, request: Request) -> Result:
-        """Renew when it is time, else come back then."""
+        """Renew when it is time, else come back then; start over with what is of no use any more."""
         wait = await self._wait()
+        if self._clock.now() >= self._not_after or await self._credentials.is_refused(self._client):
+            return await self._start_over()
         if wait > timedelta(0):
-            await self._credentials.confirm()
+            await self._credentials.confirm_again()
             return Result(requeue_after=min(wait, LONGEST_WAIT))
         try:
             await self._credentials.renew(self._client)
@@ -78,6 +93,24 @@ class CertificateReconciler:
         # Never at once: a certificate that is due when it is issued must not have us ask for one after another.
         return Result(requeue_after=max(RETRY, min(await self._wait(), LONGEST_WAIT)))
 
+    async def _start_over(self) -> Result:
+        """Have another certificate requested with the bootstrap token; what stands against that is said once."""
+        now = self._clock.monotonic()
+        if now < self._next_try and not await self._credentials.has_other_token():
+            return Result(requeue_after=TOKEN_LOOK)
+        try:
+            await self._credentials.start_over(self._client)
+        except FatalError:
+            raise
+        except AgentError as error:
+            # Nothing is lost by asking a server that does not answer.
+            unanswered = isinstance(error, Unavailable | DeadlineExceeded)
+            self._next_try = now if unanswered else self._clock.monotonic() + RETRY.total_seconds()
+            self._say_lost(error)
+            return Result(requeue_after=TOKEN_LOOK)
+        self._lost = ""
+        return Result(requeue_after=max(RETRY, min(await self._wait(), LONGEST_WAIT)))
+
     async def _wait(self) -> timedelta:
         """Return how long it is until the stored certificate is to be renewed; it may be another one than before."""
         access = await self._credentials.stored()
@@ -88,7 +121,7 @@ class CertificateReconciler:
         if access.credentials.client_certificate != self._certificate:
             certificate = parse_leaf(access.credentials.client_certificate)
             self._deadline = renewal_deadline(certificate, fraction=FRACTION, jitter=JITTER, rng=self._rng)
-            self._certificate = access.credentials.client_certificate
+            self._certificate, self._not_after = access.credentials.client_certificate, certificate.not_after
             log.debug("Certificate renewal planned", renewal=self._deadline.isoformat())
             await self._expires(certificate.not_after)
         return self._deadline - self._clock.now()
@@ -99,6 +132,19 @@ class CertificateReconciler:
             self._said = True
             log.error("New client certificate not accepted, trying again", error=error)
             self._events.event("Warning", reason="CertificateNotAccepted", action="RenewCertificate", note=str(error))
+
+    def _say_lost(self, error: AgentError) -> None:
+        """Say once for each cause that we are cut off, and why."""
+        cause = repr(error.decision) if isinstance(error, CertificateRefused) else type(error).__name__
+        if cause != self._lost:
+            self._lost = cause
+            log.error(
+                "Client certificate has expired or is refused, and there is no other one yet; trying again",
+                error=error,
+                expires=self._not_after.isoformat(),
+            )
+        else:
+            log.debug("Still no other client certificate", error=error)
 
     def _say_refused(self, error: CertificateRefused) -> timedelta:
         """Say once what was said about our request; returns when to ask again, later after each refusal (contract 4.6)."""
@@ -128,5 +174,5 @@ def new_controller(
     return Controller(
         name="certificate",
         reconciler=Persistent(reconciler),
-        sources=[StartupSource([Request("", "client-certificate")])],
+        sources=[StartupSource([CERTIFICATE]), credentials.refusals],
     )

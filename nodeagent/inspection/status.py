@@ -323,7 +323,7 @@ def _degradations(found: Status, *, agent_away: bool) -> Iterator[str]:
     elif age > LEASE_DURATION.total_seconds():
         yield f"heartbeat is {age:.0f} s old"
     if found.certificate.expired:
-        yield "the client certificate has expired"
+        yield "the client certificate has expired; a bootstrap token gets another one"
     elif found.certificate.problem:
         yield f"client certificate: {found.certificate.problem}"
     for name, health in (("containerd", found.containerd), ("kubelet", found.kubelet)):

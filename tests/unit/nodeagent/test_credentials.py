@@ -11,7 +11,6 @@ import pytest
 import structlog
 
 from agents.core.errors import FatalError
-from agents.kube.client import Client
 from agents.kube.kubeconfig import ClusterAccess
 from agents.kube.server_clock import ServerClock
 from nodeagent.config import ApiServer, NodeAgentConfiguration
@@ -19,6 +18,7 @@ from nodeagent.credentials import ClientFactory, CredentialsManager, bootstrap_a
 from nodeagent.paths import Paths
 from tests.support.clock import FakeClock
 from tests.support.fake_api import FakeApi
+from tests.support.in_memory_clients import InMemoryClients
 from tests.support.tasks import running
 from tests.unit.agents.pki.conftest import Approver
 
@@ -53,20 +53,6 @@ async def manager(paths: Paths, clock: FakeClock) -> AsyncIterator[CredentialsMa
     await found.close()
 
 
-class InMemory(ClientFactory):
-    """Clients of an API server in memory."""
-
-    def __init__(self, api: FakeApi, clock: FakeClock) -> None:
-        super().__init__(
-            clock=ServerClock(clock=clock, name="test"), rng=Random(1), observe=lambda _method, _code, _seconds: None
-        )
-        self._api = api
-
-    def client(self, *_: object, **__: object) -> Client:
-        """Return a client of that API server."""
-        return Client(transport=self._api, rng=Random(1))
-
-
 def new_manager(
     paths: Paths, clock: FakeClock, config: NodeAgentConfiguration, *, clients: ClientFactory | None = None
 ) -> CredentialsManager:
@@ -97,7 +83,7 @@ async def test_a_denial_is_said_once(paths: Paths, clock: FakeClock) -> None:
     paths.bootstrap_token.write_text(TOKEN)
     api = FakeApi()
     approver = Approver(api)
-    manager = new_manager(paths, clock, configuration(), clients=InMemory(api, clock))
+    manager = new_manager(paths, clock, configuration(), clients=InMemoryClients(api, clock))
     decided: list[str] = []
 
     async def decide() -> None:
@@ -117,6 +103,26 @@ async def test_a_denial_is_said_once(paths: Paths, clock: FakeClock) -> None:
     async with asyncio.TaskGroup() as group:
         access = group.create_task(manager.obtain())
         await asyncio.sleep(1)
+        approver.issue()
+    assert access.result().credentials.client_certificate
+    await manager.close()
+
+
+async def test_a_token_that_comes_later_is_tried_within_seconds(paths: Paths, clock: FakeClock) -> None:
+    """Contract 4.2: user data may bring the token after the agent has started; another token than the one tried is tried at once as well."""
+    api = FakeApi()
+    approver = Approver(api)
+    manager = new_manager(paths, clock, configuration(), clients=InMemoryClients(api, clock))
+    async with asyncio.TaskGroup() as group:
+        access = group.create_task(manager.obtain())
+        await asyncio.sleep(1)
+        paths.bootstrap_token.write_text(TOKEN)
+        await asyncio.sleep(6)
+        approver.decide("Denied", message="token of another machine")
+        await asyncio.sleep(3)
+        paths.bootstrap_token.write_text("fedcba.0123456789abcdef")
+        await asyncio.sleep(6)
+        assert len(approver.requests) == 2
         approver.issue()
     assert access.result().credentials.client_certificate
     await manager.close()

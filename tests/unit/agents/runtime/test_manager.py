@@ -213,6 +213,27 @@ async def test_controllers_can_be_added_at_any_time(
     assert running.result() == 0
 
 
+async def test_an_early_controller_does_not_wait_for_the_startup(
+    environment: Environment, shutdown: Shutdown, aborts: Aborts, diary: Diary
+) -> None:
+    """What a step waits for can depend on a controller: that runs at once, and once only."""
+
+    async def step() -> None:
+        manager.add_controller(diary.controller("early"), early=True)
+        manager.add_controller(diary.controller("other"))
+        await asyncio.sleep(10)
+        diary.note("steps done")
+
+    manager = new_manager(environment, shutdown, aborts, startup=[step])
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(manager.run())
+        await asyncio.sleep(100)
+        assert diary.lines == ["+early", "steps done", "+other"]
+        shutdown.request("end of the test")
+    assert running.result() == 0
+    assert sorted(diary.lines[3:]) == ["-early", "-other"]
+
+
 async def test_a_part_can_be_ended_alone(
     environment: Environment, shutdown: Shutdown, aborts: Aborts, diary: Diary
 ) -> None:

@@ -16,21 +16,22 @@ from agents.core.generations import Generations
 from agents.kube.errors import Unauthorized
 from agents.kube.kubeconfig import ClusterAccess, Credentials
 from agents.kube.models import CERTIFICATE_SIGNING_REQUESTS
-from agents.kube.server_clock import ServerClock
 from agents.pki.certificate import parse_leaf
 from agents.pki.store import FileKubeconfigStore
 from agents.runtime.controller import Controller
 from nodeagent.config import ApiServer, Controllers, NodeAgentConfiguration
 from nodeagent.controllers import certificate
-from nodeagent.credentials import ClientFactory, CredentialsManager
+from nodeagent.credentials import CredentialsManager
 from tests.lab.pki import Authority
 from tests.support.clock import EPOCH
+from tests.support.fake_api import FakeApi
 from tests.support.fake_systemd import FakeSystemd
+from tests.support.in_memory_clients import InMemoryClients
 from tests.support.own_node import OwnNode
 from tests.support.tasks import running
 from tests.unit.agents.pki.conftest import Approver
 
-LIFETIME = timedelta(hours=3)
+LIFETIME = timedelta(hours=30)
 
 
 class Machine(OwnNode):
@@ -39,6 +40,8 @@ class Machine(OwnNode):
     def __init__(self, root: Path, host: FakeSystemd) -> None:
         super().__init__(root, host)
         self.approver = Approver(self.api)
+        self.before_join = FakeApi()
+        """The API server as whoever has a bootstrap token sees it: what our own credentials do not get there is our own."""
         self.expiries: list[datetime] = []
         self.paths.credentials.mkdir(parents=True)
         self.store = FileKubeconfigStore(self.paths.kubeconfig, generations=Generations(self.paths.generations))
@@ -58,7 +61,7 @@ class Machine(OwnNode):
         self.clock.advance((leaf.not_before - EPOCH).total_seconds())
 
     def controller(self) -> Controller:
-        """Return the controller of a new process."""
+        """Return the controller of a new process, and remember its credentials."""
         config = NodeAgentConfiguration(
             api_version="nodeagent.config.gardener.cloud/v1alpha1",
             kind="NodeAgentConfiguration",
@@ -66,18 +69,19 @@ class Machine(OwnNode):
             controllers=Controllers(),
         )
         clock: Clock = self.clock
-        clients = ClientFactory(
-            clock=ServerClock(clock=clock, name="shoot"), rng=Random(1), observe=lambda _method, _code, _seconds: None
-        )
-        credentials = CredentialsManager(
-            config=config, paths=self.paths, machine_name="m", clients=clients, clock=clock
+        self.credentials = CredentialsManager(
+            config=config,
+            paths=self.paths,
+            machine_name="m",
+            clients=InMemoryClients(self.before_join, clock),
+            clock=clock,
         )
 
         async def expires(moment: datetime) -> None:
             self.expiries.append(moment)
 
         return certificate.new_controller(
-            credentials=credentials,
+            credentials=self.credentials,
             client=self.client,
             clock=clock,
             rng=Random(1),
@@ -96,11 +100,11 @@ class Machine(OwnNode):
             while not self.open_requests:  # noqa: ASYNC110 - virtual time
                 await asyncio.sleep(20)
 
-    def issue(self) -> None:
-        """Sign what is open, valid from now on."""
+    def issue(self, *, age: timedelta = timedelta(0)) -> None:
+        """Sign what is open, valid for so long already."""
         request = self.approver.requests[-1]
         signed = self.approver.sign(
-            base64.b64decode(request["spec"]["request"]), start=self.clock.now(), lifetime=LIFETIME
+            base64.b64decode(request["spec"]["request"]), start=self.clock.now() - age, lifetime=LIFETIME
         )
         self.approver.decide("Approved", certificate=signed)
 
@@ -227,6 +231,157 @@ async def test_a_certificate_that_is_due_at_once_is_no_storm(machine: Machine) -
         await machine.requested()
         for _ in range(120):
             if machine.open_requests:
-                machine.approver.issue()  # valid since the epoch, for a month: over long ago
+                machine.issue(age=LIFETIME * 0.9)
             await asyncio.sleep(5)
     assert 5 < len(machine.approver.requests) <= 11
+
+
+TOKEN, OTHER_TOKEN = "abcdef.0123456789abcdef", "fedcba.0123456789abcdef"
+LOST = "Client certificate has expired or is refused, and there is no other one yet; trying again"
+
+
+class Lost:
+    """A machine whose certificate has expired during an outage that is over now."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.paths, self.api = machine.paths, machine.before_join
+        self.approver = Approver(machine.before_join)
+
+    async def expire(self) -> list[str]:
+        """Let it expire while no API server answers, then be refused; returns what was said at level error."""
+        self.machine.api.go_away()
+        self.api.go_away()
+        with structlog.testing.capture_logs() as lines:
+            await asyncio.sleep(LIFETIME.total_seconds() + 2000)  # attempts to renew are up to 1000 s apart
+        self.machine.api.heal()
+        self.api.heal()
+        self.machine.api.fail(Unauthorized("expired"), path="/api")
+        return _said(lines)
+
+    def issue(self) -> None:
+        """Sign the newest request that was made with a bootstrap token, valid from now on."""
+        request = base64.b64decode(self.approver.requests[-1]["spec"]["request"])
+        signed = self.approver.sign(request, start=self.machine.clock.now(), lifetime=LIFETIME)
+        self.approver.decide("Approved", certificate=signed)
+
+    async def goes_on(self) -> bool:
+        """Tell whether the certificate that was just issued is soon in use and stored, and nothing of the way to it is left."""
+        await asyncio.sleep(3)
+        stored = await self.machine.store.load()
+        used = [access.credentials for access in self.machine.api.switches]
+        return stored is not None and used == [stored.credentials] and not self.paths.pending_request.exists()
+
+
+def _said(lines: list[MutableMapping[str, Any]]) -> list[str]:
+    return [f"{line['event']}: {line.get('error')}" for line in lines if line["log_level"] == "error"]
+
+
+async def test_an_expired_certificate_is_replaced_as_soon_as_there_is_a_token(machine: Machine) -> None:
+    """Contract 4.2, 4.6: expired in an outage: said once, no request, no end of the process; then a token comes, and we go on."""
+    lost = Lost(machine)
+    async with machine.running(machine.controller()):
+        said = await lost.expire()
+        [line] = [line for line in said if line.startswith(LOST)]
+        assert "bootstrap-token" in line
+        with structlog.testing.capture_logs() as lines:
+            await asyncio.sleep(1200)
+            assert lost.approver.requests == []
+            machine.paths.bootstrap_token.write_text(TOKEN)
+            await asyncio.sleep(6)
+            assert len(lost.approver.requests) == 1
+            lost.issue()
+            assert await lost.goes_on()
+        assert _said([line for line in lines if line.get("controller") == "certificate"]) == []
+        assert TOKEN not in str(lines)
+        assert machine.expiries[-1] > machine.clock.now()
+        assert machine.shutdown.requested is None
+
+
+async def test_a_token_that_was_there_before_is_used_when_the_server_is_back(machine: Machine) -> None:
+    """Contract 4.2, 4.6: nobody answers while the certificate expires: that is said once, and asked again every few seconds, for one key."""
+    lost = Lost(machine)
+    machine.paths.bootstrap_token.write_text(TOKEN)
+    async with machine.running(machine.controller()):
+        said = await lost.expire()
+        assert len([line for line in said if line.startswith(LOST)]) == 1
+        await asyncio.sleep(6)
+        assert len(lost.approver.requests) == 1
+        asked = {call.body for call in lost.api.requests("POST")}
+        assert len(asked) == 1
+        lost.issue()
+        assert await lost.goes_on()
+
+
+async def test_a_denial_for_the_token_is_said_once_and_another_token_tried_at_once(machine: Machine) -> None:
+    """Contract 4.5: the machine has a Node: one line with the approver's words, a request a minute; each has its own key."""
+    lost = Lost(machine)
+    machine.paths.bootstrap_token.write_text(TOKEN)
+
+    async def deny() -> None:
+        while True:
+            newest = lost.approver.requests[-1:]
+            if newest and not newest[0].get("status"):
+                lost.approver.decide("Denied", message=f"{newest[0]['metadata']['name']}: Node exists already")
+            await asyncio.sleep(0.5)
+
+    async with machine.running(machine.controller()):
+        async with running(deny):
+            await lost.expire()
+            with structlog.testing.capture_logs() as lines:
+                await asyncio.sleep(600)
+        [line] = [line for line in _said(lines) if line.startswith(LOST)]
+        assert "explanation=this request: Node exists already" in line
+        assert 8 <= len(lost.approver.requests) <= 11
+        assert len({request["spec"]["request"] for request in lost.approver.requests}) == len(lost.approver.requests)
+        before = len(lost.approver.requests)
+        machine.paths.bootstrap_token.write_text(OTHER_TOKEN)
+        await asyncio.sleep(6)
+        assert len(lost.approver.requests) == before + 1
+        lost.issue()
+        assert await lost.goes_on()
+
+
+async def test_a_process_that_is_killed_while_it_waits_leaves_its_request_to_the_next(machine: Machine) -> None:
+    """Contract 4.3, 9 W28: one request, whichever process asked for it."""
+    lost = Lost(machine)
+    machine.paths.bootstrap_token.write_text(TOKEN)
+    async with machine.running(machine.controller()):
+        await lost.expire()
+        await asyncio.sleep(10)
+    assert len(lost.approver.requests) == 1
+    machine.api.heal()
+    machine.controller()
+    async with asyncio.TaskGroup() as group:
+        obtained = group.create_task(machine.credentials.obtain())
+        await asyncio.sleep(10)
+        lost.issue()
+    assert obtained.result().credentials.client_certificate
+    assert len(lost.approver.requests) == 1
+
+
+async def test_a_certificate_that_is_refused_before_its_end_is_replaced(machine: Machine) -> None:
+    """A 401 for a certificate that is still valid: asked again once, then replaced with the token; one that is taken again stays."""
+    lost = Lost(machine)
+    machine.paths.bootstrap_token.write_text(TOKEN)
+    async with machine.running(machine.controller()):
+        machine.credentials.answered("401")
+        await asyncio.sleep(10)
+        assert lost.approver.requests == []
+        machine.api.fail(Unauthorized("unknown authority"), path="/version", times=1)
+        machine.credentials.answered("401")
+        await asyncio.sleep(10)
+        assert len(lost.approver.requests) == 1
+        lost.issue()
+        assert await lost.goes_on()
+
+
+async def test_nothing_is_confirmed_before_it_has_worked(machine: Machine) -> None:
+    """Contract 4.4: looking at a certificate before the API server has answered does not remove the backup of the one before."""
+    backup = machine.paths.kubeconfig.with_name("kubeconfig.bak")
+    backup.write_bytes(machine.paths.kubeconfig.read_bytes())
+    async with machine.running(machine.controller()):
+        await asyncio.sleep(7200)
+        assert backup.exists()
+        await machine.credentials.confirm()
+        assert not backup.exists()

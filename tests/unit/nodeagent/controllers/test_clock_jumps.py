@@ -134,12 +134,17 @@ class Renewals:
     def __init__(self, not_after: datetime) -> None:
         self._credentials = Credentials(client_certificate=self_signed(not_after), client_key=b"unused")
         self.at: list[float] = []
+        self.refusals = ChannelSource()
 
     async def stored(self) -> ClusterAccess:
         """Return the access with the certificate."""
         return ClusterAccess(server="https://unused", credentials=self._credentials)
 
-    async def confirm(self) -> None:
+    async def is_refused(self, _client: object) -> bool:
+        """Take it that the certificate is not refused."""
+        return False
+
+    async def confirm_again(self) -> None:
         """Take it that the certificate works."""
 
     async def renew(self, _client: object) -> None:
