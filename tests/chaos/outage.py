@@ -1,19 +1,14 @@
 """The API server is away for minutes: the node goes on, and afterwards everything is as if nothing had been.
 
-The agent's certificate becomes due for renewal meanwhile. The full run also lets the API server come back at another
-address behind the same name.
+The agent's certificate becomes due for renewal meanwhile; in another case it expires, and a bootstrap token is brought afterwards. The
+full run also lets the API server come back at another address behind the same name.
 """
 
-import base64
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-
-import yaml
-from cryptography import x509
-from cryptography.x509.oid import NameOID
 
 from tests.chaos.campaign import Case
 from tests.chaos.interruption import agent_pid, wait_ready
@@ -23,7 +18,9 @@ from tests.lab.api import wait_for
 from tests.lab.commands import run
 from tests.lab.errors import LabError
 from tests.lab.network import SERVER_ADDRESS, in_netns
-from tests.lab.worker_osc import AGENT_FOLDER, AGENT_UNIT, KUBELET_UNIT
+from tests.lab.userdata import TOKEN_FILE
+from tests.lab.worker_osc import AGENT_UNIT, KUBELET_UNIT
+from tests.support.short_certificate import expiry, give_certificate
 from tests.support.worker import Worker
 
 HEARTBEAT_SECONDS = 10.0
@@ -32,6 +29,9 @@ OTHER_ADDRESS = "10.200.0.5"
 LIFETIME = timedelta(seconds=1050)
 LEFT_AFTERWARDS = timedelta(seconds=150)
 """How long the certificate lasts after an outage; renewal is due after 80 to 88 % of its life, so 126 to 210 s before its end."""
+EXPIRING_SECONDS = 45.0
+EXPIRES_BEFORE = timedelta(seconds=15)
+"""How long before the end of its outage a certificate expires."""
 RENEWAL_SECONDS = 120
 """kube-controller-manager, which signs, has to find the API server again first."""
 
@@ -52,6 +52,7 @@ class Outages:
     def cases(self) -> Iterator[Case]:
         """Yield them."""
         yield Case(self.name, self._seed, {"seconds": self._seconds, "moves": False})
+        yield Case(self.name, self._seed, {"seconds": EXPIRING_SECONDS, "moves": False, "expires": True})
         if self._moves:
             yield Case(self.name, self._seed, {"seconds": self._seconds / 10, "moves": True})
 
@@ -61,9 +62,10 @@ class Outages:
             self._worker = self._world.worker()
         worker, plane = self._worker, self._world.lab.control_plane
         before, wanted = two_sides(1)
-        self._give_ageing_certificate(worker, case.values["seconds"])
-        expires = _expiry(worker)
         worker.apply(self._world.osc(worker, before), timeout=60)
+        lost = case.values.get("expires", False)
+        self._give_ageing_certificate(worker, case.values["seconds"], expires=lost)
+        expires = expiry(worker)
         units = [worker.machine.unit(name)["InvocationID"] for name in (KUBELET_UNIT, "chaos-1.service")]
         pid, restarts = agent_pid(worker), _restarts(worker)
         # In the middle of an apply, so that something is left to do.
@@ -78,30 +80,23 @@ class Outages:
         with self._moved(worker) if case.values["moves"] else nullcontext():
             plane.start_apiserver()
             back = time.monotonic()
+            if lost and not self._start_over(worker, expires):
+                problems.append("the certificate that expired meanwhile was not replaced with the bootstrap token")
             problems += self._afterwards(worker, checksum, killed)
-            self.notes += f"{case.values['seconds']:.0f} s: heartbeat {self._beat - back:.1f} s after the return; "
-            if not _renews(worker, expires):
+            what = "another certificate and heartbeat" if lost else "heartbeat"
+            self.notes += f"{case.values['seconds']:.0f} s: {what} {self._beat - back:.1f} s after the return; "
+            if not lost and not _renews(worker, expires):
                 problems.append("the certificate that became due meanwhile was not renewed")
         worker.apply(self._world.osc(worker, EMPTY), timeout=60)
         return problems
 
-    def _give_ageing_certificate(self, worker: Worker, seconds: float) -> None:
-        """Give the agent a certificate that is due for renewal before an outage ends, and expires soon after it."""
-        path = f"{AGENT_FOLDER}/credentials/kubeconfig"
-        document = yaml.safe_load(worker.machine.read(path))
-        user = document["users"][0]["user"]
-        subject = x509.load_pem_x509_certificate(base64.b64decode(user["client-certificate-data"])).subject
-        (name,) = subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-        groups = [str(one.value) for one in subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)]
-        left = timedelta(seconds=seconds) + LEFT_AFTERWARDS
-        pair = self._world.lab.control_plane.issue_client_certificate(
-            str(name.value), groups, validity=left, age=LIFETIME - left
-        )
-        certificate, key = (base64.b64encode(pem).decode() for pem in pair)
-        user.update({"client-certificate-data": certificate, "client-key-data": key})
-        worker.machine.systemctl("stop", AGENT_UNIT)
-        worker.machine.write(path, yaml.safe_dump(document).encode(), 0o600)
-        worker.machine.systemctl("start", AGENT_UNIT)
+    def _give_ageing_certificate(self, worker: Worker, seconds: float, *, expires: bool) -> None:
+        """Give the agent a certificate that is due for renewal before an outage ends, and expires soon after it, or before."""
+        outage = timedelta(seconds=seconds)
+        if expires:
+            give_certificate(worker, left=outage - EXPIRES_BEFORE, lifetime=outage - EXPIRES_BEFORE)
+        else:
+            give_certificate(worker, left=outage + LEFT_AFTERWARDS, lifetime=LIFETIME)
         wait_ready(worker)
 
     def _during(self, worker: Worker, units: list[str]) -> list[str]:
@@ -113,6 +108,16 @@ class Outages:
         if running != ["active", "active"]:
             problems.append(f"kubelet and agent are {running}")
         return problems
+
+    def _start_over(self, worker: Worker, expires: datetime) -> bool:
+        """Do what an operator has to do for a node whose agent is cut off; returns whether that was enough."""
+        self._world.lab.delete_node(worker.machine.name)
+        worker.machine.write(TOKEN_FILE, self._world.lab.create_bootstrap_token().encode(), 0o640)
+        if not _renews(worker, expires):
+            return False
+        worker.machine.systemctl("restart", KUBELET_UNIT)
+        wait_for(worker.node, timeout=60, what="the Node to be registered again")
+        return True
 
     def _afterwards(self, worker: Worker, checksum: str, killed: datetime) -> list[str]:
         # A renewal of after the outage's begin came through after its end, perhaps before anybody else saw the server.
@@ -157,7 +162,7 @@ class Outages:
 def _renews(worker: Worker, before: datetime) -> bool:
     """Wait for another certificate on the disk."""
     try:
-        wait_for(lambda: _expiry(worker) != before, timeout=RENEWAL_SECONDS, what="another certificate")
+        wait_for(lambda: expiry(worker) != before, timeout=RENEWAL_SECONDS, what="another certificate")
     except LabError:
         return False
     return True
@@ -172,9 +177,3 @@ def _renewed(worker: Worker) -> datetime:
 
 def _restarts(worker: Worker) -> int:
     return int(worker.machine.unit(AGENT_UNIT)["NRestarts"])
-
-
-def _expiry(worker: Worker) -> datetime:
-    kubeconfig = yaml.safe_load(worker.machine.read(f"{AGENT_FOLDER}/credentials/kubeconfig"))
-    pem = base64.b64decode(kubeconfig["users"][0]["user"]["client-certificate-data"])
-    return x509.load_pem_x509_certificate(pem).not_valid_after_utc
