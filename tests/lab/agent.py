@@ -82,14 +82,18 @@ class AgentSource:
         """Return what its image has as `/gardener-node-agent`, and user data as `/opt/bin/gardener-node-agent`."""
         return self.binary.read_bytes() if self.kind == "binary" else _WRAPPER.encode()
 
-    def install(self, machine: Machine) -> None:
-        """Put it at `/opt/bin/gardener-node-agent` of a machine; a running agent goes on with the old file."""
+    def bring_library(self, machine: Machine) -> None:
+        """Give a machine what the file needs beside it: the source tree and its interpreter; nothing for the kind `binary`."""
         if self.kind == "source":
             self.stage()
             target = machine.path(_FOLDER)
             if target.exists():
                 shutil.rmtree(target)
             run("cp", "-a", str(self.staging), str(target))
+
+    def install(self, machine: Machine) -> None:
+        """Put it at `/opt/bin/gardener-node-agent` of a machine; a running agent goes on with the old file."""
+        self.bring_library(machine)
         machine.write(AGENT_BINARY, self.file(), 0o755)
 
     def stage(self) -> None:

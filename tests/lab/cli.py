@@ -20,7 +20,7 @@ from tests.lab.pause import pause_archive
 from tests.lab.progress import Stopwatch, to_stderr
 from tests.lab.prometheus import TOOL as PROMETHEUS
 from tests.lab.state import Ledger, locked
-from tests.lab.userdata import hand_user_data, run_bootstrap
+from tests.lab.userdata import hand_user_data, run_init_unit
 from tests.lab.watched import draw_pictures
 from tests.lab.worker_osc import AGENT_UNIT, WorkerOsc
 
@@ -65,7 +65,11 @@ def _parser() -> argparse.ArgumentParser:
     add = _command(node, "add", _node_add, "boot a machine, and let the node agent join it with --join")
     add.add_argument("node", metavar="NAME")
     add.add_argument("--storage", choices=("tmpfs", "ext4"), default="tmpfs")
-    add.add_argument("--join", action="store_true", help="hand it user data and run gardener-node-agent bootstrap")
+    add.add_argument(
+        "--join",
+        action="store_true",
+        help="hand it user data, which brings the agent and runs gardener-node-agent bootstrap",
+    )
     _agent_option(add)
     reboot = _command(node, "reboot", _node_reboot, "restart a machine on its disk")
     reboot.add_argument("node", metavar="NAME")
@@ -134,8 +138,8 @@ def _node_add(parsed: argparse.Namespace) -> int:
             if lab.api.find(f"/api/v1/namespaces/kube-system/secrets/{pool.secret_name}") is None:
                 lab.publish_osc(WorkerOsc.for_pool(pool))
             hand_user_data(machine, lab, agent=agent, pool=pool)
-            run_bootstrap(machine)
-            watch("gardener-node-agent bootstrap has run; see: logs " + machine.name)
+            run_init_unit(machine)
+            watch("user data has brought the agent, which has bootstrapped; see: logs " + machine.name)
     return 0
 
 

@@ -19,6 +19,7 @@ from tests.lab.errors import ApiError, LabError
 from tests.lab.image import ImageSource
 from tests.lab.machine import Machine, MachinePlace, Storage
 from tests.lab.network import SERVER_ADDRESS, SERVER_NAME, SERVER_PORT, LabNetwork, MachineAddress
+from tests.lab.node_init import registry_ca_objects
 from tests.lab.processes import find
 from tests.lab.progress import Say, silent
 from tests.lab.registry import Kind, Registry
@@ -62,6 +63,7 @@ class Lab:
         self._binaries: Binaries | None = None
         self._log: RequestLog | None = None
         self._images: dict[AgentSource, WorkerImages] = {}
+        self._registry_ca = ""
 
     def up(self, *, apiserver_flags: Mapping[str, str] | None = None, keep: bool = False) -> None:
         """Bring what is missing on the host, clear what a killed run left, and start the control plane.
@@ -225,6 +227,18 @@ class Lab:
         token = new_token()
         self.api.create(_SECRETS, token_secret(token, validity=validity, now=dt.datetime.now(dt.UTC)))
         return token
+
+    def publish_registry_ca(self, pem: str) -> None:
+        """Let bootstrapping machines read the CA of the registry that has their agent: contract 8.1."""
+        if self._registry_ca == pem:
+            return
+        for collection, manifest in registry_ca_objects(pem):
+            try:
+                self.api.create(collection, manifest)
+            except ApiError as error:
+                if error.status != 409:
+                    raise
+        self._registry_ca = pem
 
     def publish_osc(self, osc: WorkerOsc, *, secret_name: str | None = None) -> str:
         """Write the OSC's Secret, as gardenlet and gardener-resource-manager do; returns the checksum."""

@@ -4,6 +4,7 @@ A library, because a test tells the same story. It knows the agent only by its c
 server, at files and at units of the machine, never at log lines.
 """
 
+import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,13 +16,15 @@ from tests.lab.cluster import Lab
 from tests.lab.errors import LabError
 from tests.lab.machine import Machine, Storage
 from tests.lab.progress import Say
+from tests.lab.registry import published_digest
 from tests.lab.requests import Request
-from tests.lab.userdata import hand_user_data
-from tests.lab.verify import differences, image_leftovers, temporary_files
+from tests.lab.userdata import hand_user_data, start_init_unit, wait_init_unit
+from tests.lab.verify import differences, image_leftovers, init_leftovers, temporary_files
 from tests.lab.worker_osc import (
     AGENT_BINARY,
     AGENT_FOLDER,
     AGENT_UNIT,
+    INIT_UNIT,
     KUBELET_BINARY,
     KUBELET_UNIT,
     WorkerOsc,
@@ -82,32 +85,32 @@ class Scenario:
         return machine
 
     def join(self) -> tuple[WorkerOsc, Machine]:
-        """Boot a machine, hand it user data and run `bootstrap`; ends when the Node is annotated and Ready."""
+        """Boot a machine, hand it user data and let its unit run; ends when the Node is annotated and Ready."""
         pool = self.lab.pool(self.agent, self.pool_name)
+        image = pool.images.node_agent if pool.images is not None else ""
         osc = WorkerOsc.for_pool(pool).with_file("/etc/demo/removed-later", "here at first\n")
         checksum = self.lab.publish_osc(osc)
         machine = self.lab.add_machine(self.machine_name, storage=self.storage)
         self._tell(f"machine {machine.name} booted: systemd and containerd, no kubelet, nothing of Gardener")
         hand_user_data(machine, self.lab, agent=self.agent, pool=pool)
-        self._tell("user data handed over: agent, config file, machine name, bootstrap token, cluster CA")
-        started = time.monotonic()
-        with machine.popen([AGENT_BINARY, "bootstrap", f"--config-dir={AGENT_FOLDER}"]) as bootstrap:
-            self._tell("gardener-node-agent bootstrap started")
-            try:
-                self._watch(self._join_milestones(machine, osc, checksum), _JOIN_DEADLINE_SECONDS)
-            finally:
-                output = (bootstrap.communicate(timeout=30)[0] or b"").decode(errors="replace")
-        self._row(
-            "bootstrap's exit code",
-            "0",
-            str(bootstrap.returncode) + (f": {output[-300:]}" if bootstrap.returncode else ""),
+        self._tell(
+            "user data handed over: init unit and script, config file, machine name, bootstrap token, cluster CA"
         )
-        self._tell(f"joined {time.monotonic() - started:.1f} s after bootstrap started")
+        started = time.monotonic()
+        start_init_unit(machine)
+        self._tell(f"{INIT_UNIT} started: it gets the agent out of image {image}")
+        self._watch(self._join_milestones(machine, osc, checksum), _JOIN_DEADLINE_SECONDS)
+        self._tell(f"joined {time.monotonic() - started:.1f} s after {INIT_UNIT} started")
+        unit = wait_init_unit(machine)
+        self._row(f"end of {INIT_UNIT}", "success", unit["Result"])
+        self._row("agent is the one of its image", "yes", _yes(self._other_agent(machine, image)))
+        self._row("left mounted by the init script", "none", ", ".join(init_leftovers(machine)) or "none")
         self._row("Node annotated with the OSC's checksum", checksum[:12], (self.checksum() or "")[:12])
         self._row("Node is Ready", "True", self._condition("Ready"))
         self._row("Node knows its pool", pool.name, self._labels().get("worker.gardener.cloud/pool", ""))
         self._row("machine is as the OSC says", "yes", _yes(differences(machine, osc.document())))
-        self._row("left of the images in containerd", "none", ", ".join(image_leftovers(machine)) or "none")
+        left = image_leftovers(machine, besides=image)
+        self._row("left in containerd besides the init script's image", "none", ", ".join(left) or "none")
         self._row(
             "bootstrap token on the machine", "gone", _gone(machine, f"{AGENT_FOLDER}/credentials/bootstrap-token")
         )
@@ -204,6 +207,8 @@ class Scenario:
             return machine.unit(KUBELET_UNIT).get("ActiveState") == "active"
 
         return [
+            ("agent copied out of its image", lambda: machine.exists(AGENT_BINARY)),
+            ("bootstrap started the agent's unit", lambda: machine.unit(AGENT_UNIT).get("ActiveState") == "active"),
             ("CSR created", lambda: self._signing_request(machine) is not None),
             ("CSR approved", lambda: self._approved(machine)),
             ("certificate stored", lambda: machine.exists(f"{AGENT_FOLDER}/credentials/kubeconfig")),
@@ -295,6 +300,11 @@ class Scenario:
             r for r in self.lab.requests() if r.machine == machine.name and r.resource == "secrets" and r.code == 200
         ]
         return any(request.name == pool.secret_name for request in read)
+
+    def _other_agent(self, machine: Machine, image: str) -> list[str]:
+        found = hashlib.sha256(machine.read(AGENT_BINARY)).hexdigest()
+        wanted = published_digest(self.lab.ledger, image, "/gardener-node-agent")
+        return [] if found == wanted else [f"{AGENT_BINARY} has digest {found}, the image's is {wanted}"]
 
     def _requests(self, machine: Machine, verb: str, resource: str) -> list[Request]:
         return [

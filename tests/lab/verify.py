@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -83,10 +84,40 @@ def temporary_files(machine: Machine) -> list[str]:
     return machine.run(["sh", "-c", script]).stdout.split()
 
 
-def image_leftovers(machine: Machine, *, namespace: str = "default") -> list[str]:
-    """Return what containerd has in a namespace; in `default` only what is left of images whose files were copied out."""
+def image_leftovers(machine: Machine, *, namespace: str = "default", besides: str = "") -> list[str]:
+    """Return what containerd has in a namespace; in `default` only what is left of images whose files were copied out.
+
+    Args:
+        machine: whose containerd is asked.
+        namespace: of containerd.
+        besides: reference, with digest, of an image that somebody else brought; it and what it consists of are not meant.
+    """
+    known = _consists_of(machine, namespace, besides) if besides else set()
     found = []
     for kind in ("images", "leases", "snapshots", "content"):
-        lines = machine.run(["ctr", "--namespace", namespace, kind, "list"]).stdout.splitlines()[1:]
-        found += [f"{kind}: {line.split()[0]}" for line in lines if line.strip()]
+        names = [line.split()[0] for line in _ctr(machine, namespace, kind, "list").splitlines()[1:] if line.strip()]
+        found += [f"{kind}: {name}" for name in names if name not in known]
     return found
+
+
+def init_leftovers(machine: Machine) -> list[str]:
+    """Return mounts, snapshots of views and leases that are named after folders of the init script, and the folders."""
+    script = "cut -d' ' -f5 /proc/self/mountinfo; ctr snapshots list | cut -d' ' -f1; ctr leases list -q; ls -d /tmp/tmp.* 2>/dev/null"
+    return [line for line in machine.run(["sh", "-c", script], check=False).stdout.split() if "/tmp/tmp." in line]
+
+
+def _consists_of(machine: Machine, namespace: str, image: str) -> set[str]:
+    """Return the names under which containerd has an image of one platform: reference, blobs, unpacked layers."""
+    digest = image.rpartition("@")[2]
+    manifest = json.loads(_ctr(machine, namespace, "content", "get", digest))
+    config = json.loads(_ctr(machine, namespace, "content", "get", manifest["config"]["digest"]))
+    chain = ""
+    names = {image, digest, manifest["config"]["digest"], *(layer["digest"] for layer in manifest["layers"])}
+    for layer in config["rootfs"]["diff_ids"]:
+        chain = f"sha256:{hashlib.sha256(f'{chain} {layer}'.encode()).hexdigest()}" if chain else layer
+        names.add(chain)
+    return names
+
+
+def _ctr(machine: Machine, namespace: str, *arguments: str) -> str:
+    return machine.run(["ctr", "--namespace", namespace, *arguments]).stdout

@@ -14,7 +14,7 @@ from tests.lab.api import wait_for
 from tests.lab.cluster import Lab
 from tests.lab.machine import Machine
 from tests.lab.registry import published_digest
-from tests.lab.userdata import hand_user_data, run_bootstrap
+from tests.lab.userdata import hand_program, run_bootstrap
 from tests.lab.worker_osc import AGENT_FOLDER, AGENT_UNIT, WorkerOsc
 
 APPLIED = "checksum/cloud-config-data"
@@ -44,7 +44,7 @@ class Worker:
         pool = replace(lab.pool(agent), name=f"pool-{machine.name}")
         if server:
             pool = replace(pool, server=server)
-        hand_user_data(machine, lab, agent=agent, pool=pool)
+        hand_program(machine, lab, agent=agent, pool=pool)
         base = WorkerOsc.for_pool(pool)
         if controllers:
             config = pool.agent_config(**controllers)

@@ -45,9 +45,9 @@ def api_server_away(lab: Lab) -> Iterator[None]:
 
 
 def said(worker: Worker) -> list[str]:
-    """Return the causes with which the agent said that it is cut off."""
+    """Return the log entries with which the agent said that it is cut off."""
     lines = [line for line in worker.machine.journal(AGENT_UNIT).splitlines() if line.startswith("{")]
-    return [str(entry["error"]) for entry in map(json.loads, lines) if entry.get("msg") == LOST]
+    return [json.dumps(entry) for entry in map(json.loads, lines) if entry.get("msg") == LOST]
 
 
 def asked_with_token(worker: Worker) -> list[dict[str, Any]]:
@@ -82,8 +82,8 @@ def test_a_running_agent_goes_on_with_a_token_that_is_brought_later(worker: Work
     pid, kubelet = machine.main_pid(AGENT_UNIT), machine.unit(KUBELET_UNIT)["InvocationID"]
     expired, before = expiry(worker), len(asked_with_token(worker))
     with api_server_away(worker.lab):
-        [cause] = wait_for(lambda: said(worker), timeout=90, what="the agent to say that it is cut off")
-    assert "bootstrap-token" in cause
+        [entry] = wait_for(lambda: said(worker), timeout=90, what="the agent to say that it is cut off")
+    assert "bootstrap-token" in entry
     refused = 'rest_client_requests_total{code="401"'
     asked = ["curl", "-s", "http://127.0.0.1:2752/metrics"]
     wait_for(lambda: refused in machine.run(asked).stdout, timeout=60, what="the agent to be refused")
@@ -112,8 +112,8 @@ def test_an_agent_that_starts_in_an_outage_outlives_its_certificate(worker: Work
     with api_server_away(worker.lab):
         give_certificate(worker, left=VALID, lifetime=VALID)
         pid, expired = machine.main_pid(AGENT_UNIT), expiry(worker)
-        [cause] = wait_for(lambda: said(worker), timeout=90, what="the agent to say that it is cut off")
-    assert "connection failed" in cause
+        [entry] = wait_for(lambda: said(worker), timeout=90, what="the agent to say that it is cut off")
+    assert "connection failed" in entry
     wait_for(lambda: expiry(worker) > expired, timeout=SIGNED_SECONDS, what="another certificate")
     register_again(worker)
     assert machine.main_pid(AGENT_UNIT) == pid

@@ -12,7 +12,7 @@ from tests.lab.cluster import Lab
 from tests.lab.commands import run
 from tests.lab.machine import Machine
 from tests.lab.network import SERVER_ADDRESS, SERVER_NAME, in_netns
-from tests.lab.userdata import hand_user_data, run_bootstrap
+from tests.lab.userdata import hand_program, run_bootstrap
 from tests.lab.worker_osc import AGENT_UNIT, WorkerOsc
 from tests.support.worker import Worker, service
 
@@ -53,7 +53,7 @@ def test_a_long_step_does_not_hold_up_the_heartbeat(worker: Worker) -> None:
 def test_an_api_server_that_moved_is_found(machine: Machine, lab: Lab, agent: AgentSource) -> None:
     """Contract 7.1: another address behind the same name, the old one silent: found by name, and the watches follow."""
     pool = replace(lab.pool(agent), name="moved", server=f"https://{SERVER_NAME}:6443")
-    hand_user_data(machine, lab, agent=agent, pool=pool)
+    hand_program(machine, lab, agent=agent, pool=pool)
     worker = Worker(lab, machine, WorkerOsc.for_pool(pool))
     checksum = worker.publish(worker.base)
     run_bootstrap(machine)

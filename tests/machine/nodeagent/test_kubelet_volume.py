@@ -14,7 +14,7 @@ from tests.lab.cluster import Lab
 from tests.lab.data_disk import MOUNT_LOG, TOOLS_PATH, DataDisk
 from tests.lab.errors import LabError
 from tests.lab.machine import Machine
-from tests.lab.userdata import hand_user_data
+from tests.lab.userdata import hand_program
 from tests.lab.worker_osc import AGENT_BINARY, AGENT_FOLDER, AGENT_UNIT, WorkerPool
 
 pytestmark = pytest.mark.machine
@@ -118,7 +118,7 @@ def prepared(lab: Lab, agent: AgentSource, quotas: bool) -> Iterator[Node]:
     """A machine with an empty disk, and a second one of the same size that holds somebody's data."""
     with lab.removed_after(lab.add_machine("volume")) as machine, data_disk.data_disk(machine, "sdb") as foreign:
         subprocess.run(["mkfs.ext4", "-q", "-L", "DATA", str(foreign.device)], check=True)
-        pool = hand_user_data(machine, lab, agent=agent)
+        pool = hand_program(machine, lab, agent=agent)
         if not quotas:
             data_disk.without_quotas(machine)
         with data_disk.data_disk(machine, "sdc", size_bytes=SIZE) as disk:

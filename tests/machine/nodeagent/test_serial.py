@@ -12,7 +12,7 @@ import pytest
 from tests.lab.agent import AgentSource
 from tests.lab.api import wait_for
 from tests.lab.cluster import Lab
-from tests.lab.userdata import hand_user_data, run_bootstrap
+from tests.lab.userdata import hand_program, run_bootstrap
 from tests.lab.worker_osc import AGENT_UNIT, WorkerOsc, WorkerPool
 from tests.support.worker import STATUS_FILE, Worker, service
 
@@ -30,7 +30,7 @@ def pool(lab: Lab, agent: AgentSource) -> Iterator[list[Worker]]:
         workers = []
         for number in range(3):
             machine = stack.enter_context(lab.removed_after(lab.add_machine(f"serial-{number}")))
-            hand_user_data(machine, lab, agent=agent, pool=pool)
+            hand_program(machine, lab, agent=agent, pool=pool)
             workers.append(Worker(lab, machine, base))
         checksum = publish(lab, pool, base)
         for worker in workers:
