@@ -23,7 +23,7 @@ from agents.core.logging import get_logger
 from agents.core.threads import run_to_end
 from agents.kube import kubeconfig
 from agents.kube.client import Client
-from agents.kube.errors import ApiError, Forbidden, NotFound, Unauthorized
+from agents.kube.errors import ApiError, Forbidden, NotFound
 from agents.kube.kubeconfig import ClusterAccess, Credentials
 from agents.kube.ratelimit import RateLimiter
 from agents.kube.server_clock import ServerClock
@@ -166,6 +166,7 @@ class CredentialsManager:
         self._bootstrap_token = ""
         self._confirmed = False
         self._refused = False
+        self._ask_again = 0.0
         self.refusals = ChannelSource()
         """Has the certificate looked at when the API server does not take it."""
 
@@ -220,28 +221,34 @@ class CredentialsManager:
         return token not in {"", self._bootstrap_token}
 
     def answered(self, code: str) -> None:
-        """Note how the API server answered to what we asked with our own credentials."""
-        if code == _REFUSED:
+        """Note how the API server answered to what we asked with our own credentials; the first refusal has them looked at."""
+        if code.startswith("2"):
+            self._taken()
+        elif code == _REFUSED and not self._refused:
             self._refused = True
             self.refusals.send(CERTIFICATE)
-        elif code.startswith("2"):
-            self._refused = False
 
     async def is_refused(self, client: Client) -> bool:
-        """Tell whether the API server does not take our credentials; one that said so is asked again, as that may have changed.
+        """Tell whether the API server does not take our credentials.
 
-        Raises:
-            ApiError: it cannot be asked.
+        One that has said so is asked again once a minute, as that may have changed; who looks more often learns what was said last.
         """
-        if self._refused:
-            try:
-                await client.get_raw("/version", deadline=DATE_DEADLINE_SECONDS)
-            except Unauthorized:
-                return True
-            except (Forbidden, NotFound) as error:
-                log.debug("Credentials are taken again", error=error)
-            self._refused = False
+        now = self._clock.monotonic()
+        if not self._refused or now < self._ask_again:
+            return self._refused
+        self._ask_again = now + RETRY.total_seconds()
+        try:
+            await client.get_raw("/version", deadline=DATE_DEADLINE_SECONDS)
+        except (Forbidden, NotFound) as error:
+            log.debug("Credentials are taken again", error=error)
+        except ApiError as error:
+            log.debug("Credentials are not taken, as far as is known", error=error)
+            return True
+        self._taken()
         return False
+
+    def _taken(self) -> None:
+        self._refused, self._ask_again = False, 0.0
 
     async def stored(self) -> ClusterAccess | None:
         """Return the access that is stored now."""
@@ -321,7 +328,7 @@ class CredentialsManager:
             raise CertificateNotAccepted(
                 "new client certificate is not accepted, the old one stays in use", after=RETRY, cause=str(error)
             ) from error
-        self._refused = False
+        self._taken()
         await self._used()
         await self.confirm()
 

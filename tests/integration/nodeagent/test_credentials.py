@@ -22,7 +22,7 @@ from agents.core.clock import SystemClock
 from agents.core.generations import Generations
 from agents.core.yamlio import load_yaml
 from agents.kube.client import Client
-from agents.kube.errors import Forbidden
+from agents.kube.errors import Forbidden, Unauthorized
 from agents.kube.events import EventRecorder
 from agents.kube.kubeconfig import Credentials
 from agents.kube.models import LEASES
@@ -30,14 +30,16 @@ from agents.kube.server_clock import ServerClock
 from agents.pki.certificate import parse_leaf
 from agents.pki.store import FileKubeconfigStore
 from agents.runtime.reconcile import Request
+from agents.runtime.workqueue import WorkQueue
 from nodeagent.config import ApiServer, Controllers, NodeAgentConfiguration
 from nodeagent.controllers.certificate import CertificateReconciler
-from nodeagent.credentials import ClientFactory, CredentialsManager
+from nodeagent.credentials import CERTIFICATE, ClientFactory, CredentialsManager
 from nodeagent.host.node_events import NodeEvents
 from nodeagent.paths import Paths
 from tests.integration.nodeagent.conftest import eventually
 from tests.lab.api import Api
 from tests.lab.controlplane import ControlPlane
+from tests.lab.pki import Authority
 from tests.support.fake_api import FakeApi
 
 CSRS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
@@ -261,6 +263,18 @@ async def test_nothing_but_waiting_without_kubeconfig_and_token(machine: Machine
     assert machine.requests() == []
 
 
+class Keys(WorkQueue[Request]):
+    """Remembers what was queued."""
+
+    def __init__(self) -> None:
+        super().__init__(rng=Random(1))
+        self.keys: list[Request] = []
+
+    def add(self, item: Request) -> None:
+        """Remember it."""
+        self.keys.append(item)
+
+
 def silent() -> NodeEvents:
     """Return events that nobody gets, as the Node is unknown."""
     recorder = EventRecorder(client=Client(transport=FakeApi(), rng=Random(1)), instance="test", clock=SystemClock())
@@ -315,6 +329,44 @@ async def test_w31_renewal_stores_a_new_certificate_and_uses_it(machine: Machine
     assert (renewed.ca_file, renewed.ca_data) == (machine.paths.cluster_ca, b"")
     assert moments[0] == parse_leaf(first).not_after
     assert moments[1:] == [parse_leaf(renewed.credentials.client_certificate).not_after]
+
+
+async def test_a_certificate_that_is_refused_is_replaced_in_use(machine: Machine) -> None:
+    """Contract 4.2, 4.6: a 401 is noticed whatever was asked, asked about once, and the same client goes on with what the token gets."""
+    await obtain(machine, machine.manager(), machine.approve)
+    manager, queue = machine.manager(), Keys()
+    manager.refusals.start(queue)
+    stored = await manager.stored()
+    assert stored is not None
+    certificate, key = Authority.create("another").issue_client("somebody", [])
+    codes: list[str] = []
+    clients = ClientFactory(
+        clock=ServerClock(clock=SystemClock(), name="test"),
+        rng=Random(1),
+        observe=lambda _method, code, _seconds: codes.append(code),
+    )
+    client = clients.client(
+        replace(stored, credentials=Credentials(client_certificate=certificate, client_key=key)),
+        trust=manager.trust,
+        answered=manager.answered,
+    )
+    assert not await manager.is_refused(client)
+    with pytest.raises(Unauthorized):
+        await client.list(LEASES)
+    assert [await manager.is_refused(client) for _ in range(3)] == [True] * 3
+    assert codes == ["401", "401"]
+    assert queue.keys == [CERTIFICATE]
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(manager.start_over(client))
+        await eventually(lambda: len(machine.requests()) == 2, what="second CSR")
+        await asyncio.to_thread(machine.approve)
+        await task
+    assert not await manager.is_refused(client)
+    with pytest.raises(Forbidden, match=f"gardener.cloud:node-agent:machine:{machine.name}"):
+        await client.list(LEASES)
+    await client.close()
+    assert await manager.stored() != stored
+    assert not machine.paths.pending_request.exists()
 
 
 async def test_before_the_deadline_nothing_happens(machine: Machine) -> None:

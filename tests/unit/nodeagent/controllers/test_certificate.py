@@ -31,7 +31,7 @@ from tests.support.own_node import OwnNode
 from tests.support.tasks import running
 from tests.unit.agents.pki.conftest import Approver
 
-LIFETIME = timedelta(hours=30)
+LIFETIME = timedelta(hours=10)
 
 
 class Machine(OwnNode):
@@ -249,11 +249,12 @@ class Lost:
         self.approver = Approver(machine.before_join)
 
     async def expire(self) -> list[str]:
-        """Let it expire while no API server answers, then be refused; returns what was said at level error."""
+        """Let it become due and expire while no API server answers, then be refused; returns what was said at level error."""
+        await asyncio.sleep(LIFETIME.total_seconds() * 0.78)
         self.machine.api.go_away()
         self.api.go_away()
         with structlog.testing.capture_logs() as lines:
-            await asyncio.sleep(LIFETIME.total_seconds() + 2000)  # attempts to renew are up to 1000 s apart
+            await asyncio.sleep(LIFETIME.total_seconds() * 0.22 + 2000)  # attempts to renew are up to 1000 s apart
         self.machine.api.heal()
         self.api.heal()
         self.machine.api.fail(Unauthorized("expired"), path="/api")
