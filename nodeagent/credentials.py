@@ -167,8 +167,8 @@ class CredentialsManager:
         self._confirmed = False
         self._refused = False
         self._ask_again = 0.0
-        self.refusals = ChannelSource()
-        """Has the certificate looked at when the API server does not take it."""
+        self.looks = ChannelSource()
+        """Has the certificate looked at when the API server does not take it, and when it has worked for the first time."""
 
     @property
     def explicit(self) -> bool:
@@ -226,7 +226,7 @@ class CredentialsManager:
             self._taken()
         elif code == _REFUSED and not self._refused:
             self._refused = True
-            self.refusals.send(CERTIFICATE)
+            self.looks.send(CERTIFICATE)
 
     async def is_refused(self, client: Client) -> bool:
         """Tell whether the API server does not take our credentials.
@@ -255,13 +255,15 @@ class CredentialsManager:
         return await self._store.load()
 
     def take_news(self) -> list[str]:
-        """Return what was found out about the stored kubeconfig since the last call, for operators."""
-        return self._store.take_news()
+        """Return what was found out about the stored kubeconfig since the last call, for operators; before it has worked, nobody is told."""
+        return self._store.take_news() if self._confirmed else []
 
     async def confirm(self) -> None:
         """Say that the stored kubeconfig works, and remember the CA that the API server was verified with."""
         if not self.explicit:
-            self._confirmed = True
+            if not self._confirmed:
+                self._confirmed = True
+                self.looks.send(CERTIFICATE)
             await self._store.confirm()
             await self._forget_used_key()
             if await run_to_end(self._trust.keep):

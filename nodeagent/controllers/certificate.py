@@ -174,5 +174,5 @@ def new_controller(
     return Controller(
         name="certificate",
         reconciler=Persistent(reconciler),
-        sources=[StartupSource([CERTIFICATE]), credentials.refusals],
+        sources=[StartupSource([CERTIFICATE]), credentials.looks],
     )

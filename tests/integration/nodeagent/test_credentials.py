@@ -335,7 +335,7 @@ async def test_a_certificate_that_is_refused_is_replaced_in_use(machine: Machine
     """Contract 4.2, 4.6: a 401 is noticed whatever was asked, asked about once, and the same client goes on with what the token gets."""
     await obtain(machine, machine.manager(), machine.approve)
     manager, queue = machine.manager(), Keys()
-    manager.refusals.start(queue)
+    manager.looks.start(queue)
     stored = await manager.stored()
     assert stored is not None
     certificate, key = Authority.create("another").issue_client("somebody", [])

@@ -168,6 +168,7 @@ async def test_a_damaged_kubeconfig_is_made_good_and_said_once(machine: Machine)
     """While the agent runs and long after its certificate was confirmed: one event, the same identity, nothing requested."""
     good = machine.paths.kubeconfig.read_bytes()
     async with machine.running(machine.controller()):
+        await machine.credentials.confirm()
         await asyncio.sleep(1)
         machine.paths.kubeconfig.write_bytes(b"torn")
         await asyncio.sleep(timedelta(hours=1).total_seconds())
@@ -386,3 +387,18 @@ async def test_nothing_is_confirmed_before_it_has_worked(machine: Machine) -> No
         assert backup.exists()
         await machine.credentials.confirm()
         assert not backup.exists()
+
+
+async def test_what_was_found_out_about_the_kubeconfig_is_told_once_there_is_a_node_to_tell_it_about(
+    machine: Machine,
+) -> None:
+    """Contract 4.2, 9 W2: the certificate is looked at before the Node is known; what that found out is an event as soon as it is."""
+    machine.paths.kubeconfig.write_bytes(b"torn")
+    controller = machine.controller()
+    assert await machine.credentials.stored() is not None
+    async with machine.running(controller):
+        await asyncio.sleep(10)
+        assert machine.notes("StateDamaged") == []
+        await machine.credentials.confirm()
+        await asyncio.sleep(2)
+        assert len(machine.notes("StateDamaged")) == 1

@@ -134,11 +134,15 @@ class Renewals:
     def __init__(self, not_after: datetime) -> None:
         self._credentials = Credentials(client_certificate=self_signed(not_after), client_key=b"unused")
         self.at: list[float] = []
-        self.refusals = ChannelSource()
+        self.looks = ChannelSource()
 
     async def stored(self) -> ClusterAccess:
         """Return the access with the certificate."""
         return ClusterAccess(server="https://unused", credentials=self._credentials)
+
+    def take_news(self) -> list[str]:
+        """Have none."""
+        return []
 
     async def is_refused(self, _client: object) -> bool:
         """Take it that the certificate is not refused."""
