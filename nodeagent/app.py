@@ -199,7 +199,7 @@ class _Process:
         connection = self._config.client_connection
         limits = (connection.qps, connection.burst) if self._credentials.explicit else None
         client = self._clients.client(
-            access, limits=limits, trust=self._credentials.trust, answered=self._credentials.answered
+            access, limits=limits, trust=self._credentials.trust, answered=self._credentials.in_use.answered
         )
         cache = Cache(client=client, clock=self._clock, rng=self._rng, opened=self._metrics.watch_opened)
         recorder = EventRecorder(client=client, instance=self._hostname, clock=self._server_clock)

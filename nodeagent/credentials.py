@@ -23,7 +23,7 @@ from agents.core.logging import get_logger
 from agents.core.threads import run_to_end
 from agents.kube import kubeconfig
 from agents.kube.client import Client
-from agents.kube.errors import ApiError, Forbidden, NotFound
+from agents.kube.errors import ApiError
 from agents.kube.kubeconfig import ClusterAccess, Credentials
 from agents.kube.ratelimit import RateLimiter
 from agents.kube.server_clock import ServerClock
@@ -34,8 +34,7 @@ from agents.pki.certificate import Certificate, parse_leaf
 from agents.pki.csr import CertificateRefused, CertificateRequester, IssuedCertificate
 from agents.pki.pending import FilePendingStore
 from agents.pki.store import FileKubeconfigStore
-from agents.runtime.reconcile import Request
-from agents.runtime.source import ChannelSource
+from nodeagent.certificate_in_use import CERTIFICATE, CertificateInUse
 from nodeagent.config import NodeAgentConfiguration
 from nodeagent.host.machine_name import GROUP, USER_PREFIX
 from nodeagent.paths import Paths
@@ -54,9 +53,6 @@ DOUBT = timedelta(days=1)
 """So close to its end it is not our clock that says whether a stored certificate has expired."""
 DATE_DEADLINE_SECONDS = 5.0
 USER_AGENT = f"gardener-node-agent/{GARDENER_VERSION}"
-CERTIFICATE = Request("", "client-certificate")
-"""Key of the controller that looks after the certificate."""
-_REFUSED = "401"
 
 Answered = Callable[[str], None]
 """Told the status of each answer, `<error>` where there was none."""
@@ -165,10 +161,8 @@ class CredentialsManager:
         self._bootstrap_client: Client | None = None
         self._bootstrap_token = ""
         self._confirmed = False
-        self._refused = False
-        self._ask_again = 0.0
-        self.looks = ChannelSource()
-        """Has the certificate looked at when the API server does not take it, and when it has worked for the first time."""
+        self._not_taken: tuple[bytes, float] = (b"", 0.0)
+        self.in_use = CertificateInUse(clock=clock)
 
     @property
     def explicit(self) -> bool:
@@ -191,7 +185,9 @@ class CredentialsManager:
         refusals = Refusals()
         while True:
             try:
-                return await self._stored() or await self._bootstrap()
+                access = await self._stored() or await self._bootstrap()
+                self.in_use.use(access.credentials.client_certificate)
+                return access
             except FatalError:
                 raise
             except AgentError as error:
@@ -220,50 +216,41 @@ class CredentialsManager:
             return False
         return token not in {"", self._bootstrap_token}
 
-    def answered(self, code: str) -> None:
-        """Note how the API server answered to what we asked with our own credentials; the first refusal has them looked at."""
-        if code.startswith("2"):
-            self._taken()
-        elif code == _REFUSED and not self._refused:
-            self._refused = True
-            self.looks.send(CERTIFICATE)
+    async def take_up(self, access: ClusterAccess, client: Client) -> None:
+        """Have the client use what is stored, if that is another certificate than the one in use, and the API server takes it.
 
-    async def is_refused(self, client: Client) -> bool:
-        """Tell whether the API server does not take our credentials.
-
-        One that has said so is asked again once a minute, as that may have changed; who looks more often learns what was said last.
+        Somebody brought it, or a switch was cut off between the disk and the connection.
         """
+        certificate = access.credentials.client_certificate
+        if not self.in_use.known:
+            self.in_use.use(certificate)
         now = self._clock.monotonic()
-        if not self._refused or now < self._ask_again:
-            return self._refused
-        self._ask_again = now + RETRY.total_seconds()
-        try:
-            await client.get_raw("/version", deadline=DATE_DEADLINE_SECONDS)
-        except (Forbidden, NotFound) as error:
-            log.debug("Credentials are taken again", error=error)
-        except ApiError as error:
-            log.debug("Credentials are not taken, as far as is known", error=error)
-            return True
-        self._taken()
-        return False
-
-    def _taken(self) -> None:
-        self._refused, self._ask_again = False, 0.0
+        if self.in_use.is_(certificate) or (certificate == self._not_taken[0] and now < self._not_taken[1]):
+            return
+        async with self._renewing:
+            try:
+                await client.switch(access, keep=_nothing)
+            except ApiError as error:
+                self._not_taken = certificate, now + RETRY.total_seconds()
+                log.debug("Stored client certificate is not taken, the one before stays in use", error=error)
+                return
+            self.in_use.use(certificate)
+        log.info("Stored client certificate is another one, new connections use it")
 
     async def stored(self) -> ClusterAccess | None:
         """Return the access that is stored now."""
         return await self._store.load()
 
     def take_news(self) -> list[str]:
-        """Return what was found out about the stored kubeconfig since the last call, for operators; before it has worked, nobody is told."""
-        return self._store.take_news() if self._confirmed else []
+        """Return what was found out about the stored kubeconfig since the last call, for operators."""
+        return self._store.take_news()
 
     async def confirm(self) -> None:
         """Say that the stored kubeconfig works, and remember the CA that the API server was verified with."""
         if not self.explicit:
             if not self._confirmed:
                 self._confirmed = True
-                self.looks.send(CERTIFICATE)
+                self.in_use.looks.send(CERTIFICATE)
             await self._store.confirm()
             await self._forget_used_key()
             if await run_to_end(self._trust.keep):
@@ -330,7 +317,7 @@ class CredentialsManager:
             raise CertificateNotAccepted(
                 "new client certificate is not accepted, the old one stays in use", after=RETRY, cause=str(error)
             ) from error
-        self._taken()
+        self.in_use.use(issued.certificate)
         await self._used()
         await self.confirm()
 
@@ -441,6 +428,10 @@ class CredentialsManager:
         except AgentError as error:
             log.debug("CA bundles not compared", path=str(ca_file), error=error)
         return replace(access, ca_file=ca_file, ca_data=b"")
+
+
+async def _nothing() -> None:
+    """Keep nothing: it is on the disk."""
 
 
 def _credentials(issued: IssuedCertificate) -> Credentials:

@@ -19,14 +19,15 @@ from agents.core.errors import AgentError, FatalError, RetriableError
 from agents.core.logging import get_logger
 from agents.kube.client import Client
 from agents.kube.errors import DeadlineExceeded, Unavailable
+from agents.kube.kubeconfig import ClusterAccess
 from agents.pki.certificate import parse_leaf, renewal_deadline
 from agents.pki.csr import CertificateRefused
 from agents.runtime.controller import Controller
 from agents.runtime.reconcile import Persistent, Request, Result
 from agents.runtime.source import StartupSource
 from agents.runtime.workqueue import MAX_DELAY
+from nodeagent.certificate_in_use import CERTIFICATE, Standing
 from nodeagent.credentials import (
-    CERTIFICATE,
     RETRY,
     TOKEN_LOOK,
     CertificateNotAccepted,
@@ -76,12 +77,20 @@ class CertificateReconciler:
 
     async def reconcile(self, request: Request) -> Result:
         """Renew when it is time, else come back then; start over with what is of no use any more."""
-        wait = await self._wait()
-        if self._clock.now() >= self._not_after or await self._credentials.is_refused(self._client):
+        access = await self._stored()
+        if access is not None:
+            await self._credentials.take_up(access, self._client)
+        standing = await self._credentials.in_use.standing(self._client)
+        if standing is Standing.REFUSED:
             return await self._start_over()
+        if standing is Standing.UNKNOWN:
+            return Result(requeue_after=RETRY)
+        if access is None:
+            raise NoClientCertificate("kubeconfig has no client certificate")
+        wait = await self._until_renewal(access)
         if wait > timedelta(0):
             await self._credentials.confirm_again()
-            return Result(requeue_after=min(wait, LONGEST_WAIT))
+            return Result(requeue_after=min(wait, RETRY if self._credentials.in_use.doubted else LONGEST_WAIT))
         try:
             await self._credentials.renew(self._client)
         except CertificateNotAccepted as error:
@@ -90,13 +99,11 @@ class CertificateReconciler:
         except CertificateRefused as error:
             return Result(requeue_after=self._say_refused(error))
         self._said, self._refusals, self._refused = False, Refusals(), 0
-        # Never at once: a certificate that is due when it is issued must not have us ask for one after another.
-        return Result(requeue_after=max(RETRY, min(await self._wait(), LONGEST_WAIT)))
+        return await self._rest()
 
     async def _start_over(self) -> Result:
         """Have another certificate requested with the bootstrap token; what stands against that is said once."""
-        now = self._clock.monotonic()
-        if now < self._next_try and not await self._credentials.has_other_token():
+        if self._clock.monotonic() < self._next_try and not await self._credentials.has_other_token():
             return Result(requeue_after=TOKEN_LOOK)
         try:
             await self._credentials.start_over(self._client)
@@ -105,19 +112,30 @@ class CertificateReconciler:
         except AgentError as error:
             # Nothing is lost by asking a server that does not answer.
             unanswered = isinstance(error, Unavailable | DeadlineExceeded)
-            self._next_try = now if unanswered else self._clock.monotonic() + RETRY.total_seconds()
+            self._next_try = self._clock.monotonic() + (0 if unanswered else RETRY.total_seconds())
             self._say_lost(error)
             return Result(requeue_after=TOKEN_LOOK)
         self._lost = ""
-        return Result(requeue_after=max(RETRY, min(await self._wait(), LONGEST_WAIT)))
+        # One of several API servers may not know the new one either: that is no reason for one after another.
+        self._next_try = self._clock.monotonic() + LONGEST_WAIT.total_seconds()
+        return await self._rest()
 
-    async def _wait(self) -> timedelta:
-        """Return how long it is until the stored certificate is to be renewed; it may be another one than before."""
+    async def _rest(self) -> Result:
+        """Come back for the new certificate; never at once: one that is due when it is issued must not have us ask for one after another."""
+        access = await self._stored()
+        wait = timedelta(0) if access is None else await self._until_renewal(access)
+        return Result(requeue_after=max(RETRY, min(wait, LONGEST_WAIT)))
+
+    async def _stored(self) -> ClusterAccess | None:
+        """Return what is stored if it has a certificate; say what was found out about its file."""
         access = await self._credentials.stored()
-        for note in self._credentials.take_news():
-            self._events.event("Warning", reason="StateDamaged", action="ReadCredentials", note=note)
-        if access is None or not access.credentials.client_certificate:
-            raise NoClientCertificate("kubeconfig has no client certificate")
+        if self._events.node_known:
+            for note in self._credentials.take_news():
+                self._events.event("Warning", reason="StateDamaged", action="ReadCredentials", note=note)
+        return access if access is not None and access.credentials.client_certificate else None
+
+    async def _until_renewal(self, access: ClusterAccess) -> timedelta:
+        """Return how long it is until the stored certificate is to be renewed; it may be another one than before."""
         if access.credentials.client_certificate != self._certificate:
             certificate = parse_leaf(access.credentials.client_certificate)
             self._deadline = renewal_deadline(certificate, fraction=FRACTION, jitter=JITTER, rng=self._rng)
@@ -174,5 +192,5 @@ def new_controller(
     return Controller(
         name="certificate",
         reconciler=Persistent(reconciler),
-        sources=[StartupSource([CERTIFICATE]), credentials.looks],
+        sources=[StartupSource([CERTIFICATE]), credentials.in_use.looks],
     )

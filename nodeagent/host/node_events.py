@@ -27,6 +27,11 @@ class NodeEvents:
         self._node = node
         self._controller = controller
 
+    @property
+    def node_known(self) -> bool:
+        """Whether what is said now is heard."""
+        return self._node() is not None
+
     def event(self, event_type: EventType, *, reason: str, action: str, note: str) -> None:
         """Record an event; the note is plain text, whatever is in it."""
         if (node := self._node()) is not None:

@@ -14,7 +14,15 @@ from email.utils import format_datetime
 from typing import Any
 
 from agents.core.clock import Clock
-from agents.kube.errors import ApiError, DeadlineExceeded, Forbidden, NotFound, Unavailable, from_response
+from agents.kube.errors import (
+    ApiError,
+    DeadlineExceeded,
+    Forbidden,
+    NotFound,
+    Unauthorized,
+    Unavailable,
+    from_response,
+)
 from agents.kube.kubeconfig import ClusterAccess
 from agents.kube.resource import Resource
 from agents.kube.transport import ByteStream, Call, DateObserver
@@ -103,6 +111,10 @@ class FakeApi:
         self._version = 1
         self._oldest = 0
         self._faults: list[Fault] = []
+        self.certificate = b""
+        """What the client shows; tests that care say what it is before the first switch."""
+        self.refused: set[bytes] = set()
+        """Certificates with which nothing is answered but a refusal."""
         self._raw: dict[str, bytes] = {"/version": b"{}"}
         self._replies: dict[str, Callable[[Document], Document]] = {}
         self.switches: list[ClusterAccess] = []
@@ -248,9 +260,14 @@ class FakeApi:
 
     async def switch(self, access: ClusterAccess, *, proof: Call, keep: Callable[[], Awaitable[None]]) -> None:
         """Take other credentials if the proof is answered."""
-        with suppress(Forbidden, NotFound):
-            await self.request(proof)
-        await keep()
+        before, self.certificate = self.certificate, access.credentials.client_certificate
+        try:
+            with suppress(Forbidden, NotFound):
+                await self.request(proof)
+            await keep()
+        except BaseException:
+            self.certificate = before
+            raise
         self.switches.append(access)
 
     async def close(self) -> None:
@@ -271,6 +288,8 @@ class FakeApi:
             date(format_datetime(clock.now(), usegmt=True), sent=sent)
 
     def _raise_fault(self, call: Call) -> None:
+        if self.certificate in self.refused:
+            raise Unauthorized("certificate is refused")
         for fault in self._faults:
             if (error := fault(call)) is not None:
                 raise error.with_traceback(None)  # it is raised again and again

@@ -31,9 +31,10 @@ from agents.pki.certificate import parse_leaf
 from agents.pki.store import FileKubeconfigStore
 from agents.runtime.reconcile import Request
 from agents.runtime.workqueue import WorkQueue
+from nodeagent.certificate_in_use import CERTIFICATE, Standing
 from nodeagent.config import ApiServer, Controllers, NodeAgentConfiguration
 from nodeagent.controllers.certificate import CertificateReconciler
-from nodeagent.credentials import CERTIFICATE, ClientFactory, CredentialsManager
+from nodeagent.credentials import ClientFactory, CredentialsManager
 from nodeagent.host.node_events import NodeEvents
 from nodeagent.paths import Paths
 from tests.integration.nodeagent.conftest import eventually
@@ -335,7 +336,7 @@ async def test_a_certificate_that_is_refused_is_replaced_in_use(machine: Machine
     """Contract 4.2, 4.6: a 401 is noticed whatever was asked, asked about once, and the same client goes on with what the token gets."""
     await obtain(machine, machine.manager(), machine.approve)
     manager, queue = machine.manager(), Keys()
-    manager.looks.start(queue)
+    manager.in_use.looks.start(queue)
     stored = await manager.stored()
     assert stored is not None
     certificate, key = Authority.create("another").issue_client("somebody", [])
@@ -348,12 +349,12 @@ async def test_a_certificate_that_is_refused_is_replaced_in_use(machine: Machine
     client = clients.client(
         replace(stored, credentials=Credentials(client_certificate=certificate, client_key=key)),
         trust=manager.trust,
-        answered=manager.answered,
+        answered=manager.in_use.answered,
     )
-    assert not await manager.is_refused(client)
+    assert await manager.in_use.standing(client) is Standing.ACCEPTED
     with pytest.raises(Unauthorized):
         await client.list(LEASES)
-    assert [await manager.is_refused(client) for _ in range(3)] == [True] * 3
+    assert [await manager.in_use.standing(client) for _ in range(3)] == [Standing.REFUSED] * 3
     assert codes == ["401", "401"]
     assert queue.keys == [CERTIFICATE]
     async with asyncio.TaskGroup() as group:
@@ -361,7 +362,7 @@ async def test_a_certificate_that_is_refused_is_replaced_in_use(machine: Machine
         await eventually(lambda: len(machine.requests()) == 2, what="second CSR")
         await asyncio.to_thread(machine.approve)
         await task
-    assert not await manager.is_refused(client)
+    assert await manager.in_use.standing(client) is Standing.ACCEPTED
     with pytest.raises(Forbidden, match=f"gardener.cloud:node-agent:machine:{machine.name}"):
         await client.list(LEASES)
     await client.close()

@@ -13,9 +13,9 @@ import structlog
 
 from agents.core.clock import Clock
 from agents.core.generations import Generations
-from agents.kube.errors import Unauthorized
+from agents.kube.errors import ServerError, Unauthorized, Unavailable
 from agents.kube.kubeconfig import ClusterAccess, Credentials
-from agents.kube.models import CERTIFICATE_SIGNING_REQUESTS
+from agents.kube.models import CERTIFICATE_SIGNING_REQUESTS, NODES
 from agents.pki.certificate import parse_leaf
 from agents.pki.store import FileKubeconfigStore
 from agents.runtime.controller import Controller
@@ -256,9 +256,14 @@ class Lost:
         self.api.go_away()
         with structlog.testing.capture_logs() as lines:
             await asyncio.sleep(LIFETIME.total_seconds() * 0.22 + 2000)  # attempts to renew are up to 1000 s apart
-        self.machine.api.heal()
-        self.api.heal()
-        self.machine.api.fail(Unauthorized("expired"), path="/api")
+            stored = await self.machine.store.load()
+            assert stored is not None
+            self.machine.api.certificate = stored.credentials.client_certificate
+            self.machine.api.refused.add(self.machine.api.certificate)
+            self.machine.api.heal()
+            self.api.heal()
+            self.machine.credentials.in_use.answered("401")  # informers ask all the time
+            await asyncio.sleep(1)
         return _said(lines)
 
     def issue(self) -> None:
@@ -301,12 +306,11 @@ async def test_an_expired_certificate_is_replaced_as_soon_as_there_is_a_token(ma
 
 
 async def test_a_token_that_was_there_before_is_used_when_the_server_is_back(machine: Machine) -> None:
-    """Contract 4.2, 4.6: nobody answers while the certificate expires: that is said once, and asked again every few seconds, for one key."""
+    """Contract 4.2, 4.6: nobody answers while the certificate expires: nothing is asked for until the server refuses it, then for one key."""
     lost = Lost(machine)
     machine.paths.bootstrap_token.write_text(TOKEN)
     async with machine.running(machine.controller()):
-        said = await lost.expire()
-        assert len([line for line in said if line.startswith(LOST)]) == 1
+        assert [line for line in await lost.expire() if line.startswith(LOST)] == []
         await asyncio.sleep(6)
         assert len(lost.approver.requests) == 1
         asked = {call.body for call in lost.api.requests("POST")}
@@ -367,12 +371,92 @@ async def test_a_certificate_that_is_refused_before_its_end_is_replaced(machine:
     lost = Lost(machine)
     machine.paths.bootstrap_token.write_text(TOKEN)
     async with machine.running(machine.controller()):
-        machine.credentials.answered("401")
+        machine.credentials.in_use.answered("401")
         await asyncio.sleep(10)
         assert lost.approver.requests == []
         machine.api.fail(Unauthorized("unknown authority"), path="/version", times=1)
-        machine.credentials.answered("401")
+        machine.credentials.in_use.answered("401")
+        await asyncio.sleep(61)
+        assert len(lost.approver.requests) == 1
+        lost.issue()
+        assert await lost.goes_on()
+
+
+async def test_only_the_servers_own_word_is_a_refusal(machine: Machine) -> None:
+    """A 401 while an API server starts, and then it is overloaded, or away: the certificate may be good, and nothing else is asked for."""
+    lost = Lost(machine)
+    machine.paths.bootstrap_token.write_text(TOKEN)
+    async with machine.running(machine.controller()):
+        for error in (ServerError("overloaded", status=503), Unavailable("connection refused")):
+            machine.api.fail(error, path="/version")
+            machine.credentials.in_use.answered("401")
+            await asyncio.sleep(90)
+            machine.api.heal()
+            await asyncio.sleep(90)
+        assert lost.approver.requests == []
+
+
+async def test_of_two_servers_one_refuses(machine: Machine) -> None:
+    """One takes each new certificate, the other none: no request after the other, and the certificate in use stays for its life."""
+    lost = Lost(machine)
+    machine.paths.bootstrap_token.write_text(TOKEN)
+
+    async def refuse() -> None:
+        while True:
+            machine.api.fail(Unauthorized("unknown authority"), path="/version", times=1)
+            machine.credentials.in_use.answered("401")
+            await asyncio.sleep(5)
+            machine.credentials.in_use.answered("200")
+
+    async def sign() -> None:
+        while True:
+            if lost.approver.requests and not lost.approver.requests[-1].get("status"):
+                lost.issue()
+            await asyncio.sleep(1)
+
+    async with machine.running(machine.controller()), running(refuse, sign):
+        await asyncio.sleep(3600)
+    assert len(lost.approver.requests) <= 1
+
+
+async def test_an_old_file_that_is_brought_back_is_renewed_with_what_is_in_use(machine: Machine) -> None:
+    """A restored backup has expired long ago, the certificate in use has not: it asks for the next one, no token is needed."""
+    old, key = Authority.create("ca").issue_client("me", [], validity=timedelta(seconds=1))
+    credentials = Credentials(client_certificate=old, client_key=key)
+    machine.api.refused.add(old)
+    async with machine.running(machine.controller()):
         await asyncio.sleep(10)
+        bundle = Authority.create("ca").certificate_pem
+        await machine.store.save(ClusterAccess(server="https://api", ca_data=bundle, credentials=credentials))
+        await machine.requested(within=timedelta(hours=2))
+        machine.issue()
+        await asyncio.sleep(3)
+        [used] = machine.api.switches
+        stored = await machine.store.load()
+        assert stored is not None
+        assert stored.credentials == used.credentials != credentials
+
+
+async def test_what_somebody_stores_comes_into_use(machine: Machine) -> None:
+    """A certificate on the disk that the API server takes is used, also where a switch was cut off after it was written; once."""
+    other, key = Authority.create("ca").issue_client("me", [], validity=LIFETIME)
+    credentials = Credentials(client_certificate=other, client_key=key)
+    async with machine.running(machine.controller()):
+        await asyncio.sleep(10)
+        bundle = Authority.create("ca").certificate_pem
+        await machine.store.save(ClusterAccess(server="https://api", ca_data=bundle, credentials=credentials))
+        await asyncio.sleep(7200)
+        assert [access.credentials for access in machine.api.switches] == [credentials]
+
+
+async def test_a_file_that_is_gone_does_not_hold_back_the_token(machine: Machine) -> None:
+    """Contract 4.2: cut off, and nobody left a kubeconfig either: the running agent goes on with the bootstrap token."""
+    lost = Lost(machine)
+    async with machine.running(machine.controller()):
+        await lost.expire()
+        machine.paths.kubeconfig.unlink()
+        machine.paths.bootstrap_token.write_text(TOKEN)
+        await asyncio.sleep(20)
         assert len(lost.approver.requests) == 1
         lost.issue()
         assert await lost.goes_on()
@@ -394,11 +478,13 @@ async def test_what_was_found_out_about_the_kubeconfig_is_told_once_there_is_a_n
 ) -> None:
     """Contract 4.2, 9 W2: the certificate is looked at before the Node is known; what that found out is an event as soon as it is."""
     machine.paths.kubeconfig.write_bytes(b"torn")
+    machine.api.remove(NODES, "worker-1")
     controller = machine.controller()
     assert await machine.credentials.stored() is not None
     async with machine.running(controller):
         await asyncio.sleep(10)
         assert machine.notes("StateDamaged") == []
+        machine.register()
         await machine.credentials.confirm()
         await asyncio.sleep(2)
         assert len(machine.notes("StateDamaged")) == 1

@@ -19,6 +19,7 @@ from agents.kube.models import LEASES, SECRETS
 from agents.kube.server_clock import ServerClock
 from agents.runtime.controller import Controller
 from agents.runtime.source import ChannelSource
+from nodeagent.certificate_in_use import CertificateInUse
 from nodeagent.config import TokenController, TokenSync
 from nodeagent.controllers import certificate, lease, token
 from nodeagent.controllers.operatingsystemconfig.serial import SerialLock
@@ -134,7 +135,7 @@ class Renewals:
     def __init__(self, not_after: datetime) -> None:
         self._credentials = Credentials(client_certificate=self_signed(not_after), client_key=b"unused")
         self.at: list[float] = []
-        self.looks = ChannelSource()
+        self.in_use = CertificateInUse(clock=FakeClock())
 
     async def stored(self) -> ClusterAccess:
         """Return the access with the certificate."""
@@ -144,9 +145,8 @@ class Renewals:
         """Have none."""
         return []
 
-    async def is_refused(self, _client: object) -> bool:
-        """Take it that the certificate is not refused."""
-        return False
+    async def take_up(self, _access: ClusterAccess, _client: object) -> None:
+        """Take it that it is in use."""
 
     async def confirm_again(self) -> None:
         """Take it that the certificate works."""
