@@ -268,16 +268,10 @@ class LeaderElector:
         return True
 
     def _listed(self, listed: ObjectList[LockDocument]) -> None:
-        if listed.items:
-            self._observed.see(listed.items[0])
-        else:
-            self._observed.missing()
+        self._see(listed.items[0] if listed.items else None)
 
     def _watched(self, event_type: EventType, lock: LockDocument) -> None:
-        if event_type is EventType.DELETED:
-            self._observed.missing()
-        else:
-            self._observed.see(lock)
+        self._see(None if event_type is EventType.DELETED else lock)
 
     async def _attempt(self, *, read_first: bool) -> bool:
         """Try to take the Lease; return whether it is ours now.
@@ -408,9 +402,18 @@ class LeaderElector:
         try:
             lock = await self._client.get(LOCKS, self._name, namespace=self._namespace, deadline=self._request_deadline)
         except NotFound:
+            self._see(None)
+        else:
+            self._see(lock)
+
+    def _see(self, lock: LockDocument | None) -> None:
+        """Take what was read or watched, None for no Lease."""
+        if lock is None:
             self._observed.missing()
         else:
             self._observed.see(lock)
+        if self._taken_from != self._version:
+            self._taken_from = None  # what we asked for then is a conflict by now
 
     async def _write(self) -> None:
         """Write the Lease as ours; on success we lead, counted from now, before the request."""

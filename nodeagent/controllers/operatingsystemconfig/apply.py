@@ -156,8 +156,8 @@ class Applier:
         for step in steps:
             if isinstance(step, ConfigureContainerd):
                 try:
-                    self._jobs.forget([CONTAINERD_UNIT])
-                    await self._containerd.configure(step.runtime)
+                    # A restart that is under way was begun for what the file said before.
+                    await self._containerd.configure(step.runtime, changes=lambda: self._jobs.forget([CONTAINERD_UNIT]))
                     await self._done([step])
                 except AgentError as error:
                     run.fail(step, error)

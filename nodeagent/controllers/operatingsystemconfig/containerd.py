@@ -10,7 +10,7 @@ import contextlib
 import shutil
 import ssl
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -84,8 +84,12 @@ class ContainerdFiles:
         before, after = await self.tables(settings)
         return before != after
 
-    async def configure(self, settings: Runtime) -> bool:
+    async def configure(self, settings: Runtime, *, changes: Callable[[], None] = lambda: None) -> bool:
         """Make the file say what the OSC asks for; the directories that it refers to exist then.
+
+        Args:
+            settings: what the OSC asks for.
+            changes: called right before the file is written.
 
         Returns:
             Whether it was written.
@@ -102,6 +106,7 @@ class ContainerdFiles:
 
         content = tomli_w.dumps(after).encode()
         await run_to_end(self._originals.keep_first, CONFIG_FILE)
+        changes()
         await run_to_end(files.write_atomic, self._at(CONFIG_FILE), content, mode=CONFIG_MODE)
         log.info("Configuration of containerd written", path=CONFIG_FILE)
         return True

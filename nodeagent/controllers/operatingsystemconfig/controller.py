@@ -243,6 +243,7 @@ class OperatingSystemConfigReconciler:
     async def _apply(self, secret: Secret, desired: Desired, node: Node | None) -> Result:
         prepared = await self._preparation.prepare(desired)
         if prepared is None:
+            self._with.in_place.rest()
             return await self._report(secret, desired, node)
         config, in_place = desired.decoded.config, prepared.changes.in_place
         if in_place:
@@ -306,6 +307,7 @@ class OperatingSystemConfigReconciler:
 
     async def _wait_for_drain(self, in_place: InPlaceChanges) -> Result:
         """Change nothing until the Node is said to be drained; its event brings us back."""
+        self._with.in_place.rest()
         log.info("Update in place is due, waiting until the node is drained", parts=list(in_place.names))
         await self._with.status.failing({}, next_try=None)
         await self._with.status.phase("waitingForDrain")

@@ -124,6 +124,10 @@ class InPlaceUpdate:
         """Whether a kubelet that was changed is given its time to become healthy."""
         return self._kubelet_since is not None
 
+    def rest(self) -> None:
+        """Note that no update is under way: nobody waits for the kubelet."""
+        self._kubelet_since = None
+
     async def operating_system_version(self) -> str:
         """Return the version of the running operating system.
 
@@ -156,6 +160,7 @@ class InPlaceUpdate:
             UpdateFailed: the Node was told.
         """
         if config.spec.in_place_updates is None:
+            self.rest()
             return Progress()
         if changes.operating_system:
             progress = await self._update_operating_system(config, node)
@@ -173,6 +178,7 @@ class InPlaceUpdate:
             if progress.look_again is not None:
                 return progress
         if not is_under_way(node):
+            self.rest()
             return Progress()
         # Whatever was changed: an update that leaves a kubelet that does not work has not succeeded.
         progress = await self._wait_for_kubelet(node, ())

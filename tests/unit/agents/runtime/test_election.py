@@ -617,6 +617,25 @@ async def test_cancelled_before_the_server_takes_the_lease_for_us(
     assert lease(api)["holderIdentity"] == ""
 
 
+async def test_stopped_while_the_leaders_lease_is_gone(api: FakeApi, new_replica: NewReplica) -> None:
+    """Contract core 1.3: that there was no Lease when we asked for it does not mean that nobody leads: the next one waits its time."""
+    stopped, leader, follower = new_replica("b", seed=2), new_replica("a"), new_replica("c", seed=3)
+    api.fail(Unavailable("connection failed"), method="POST")
+    async with candidate(stopped) as first:
+        await asyncio.sleep(0.1)
+        api.heal()
+        async with candidate(leader) as second, candidate(follower) as third:
+            await asyncio.sleep(12.05)
+            assert leader.elector.is_leader
+            api.remove(LEASES, NAME, NAMESPACE)
+            await end(first)
+            for _ in range(300):
+                await asyncio.sleep(0.01)
+                assert not follower.elector.is_leader
+            await end(third)
+            await end(second)
+
+
 @pytest.mark.parametrize(
     ("lease_duration", "renew_deadline", "retry_period"),
     [(10, 10, 2), (15, 2.4, 2), (15, 10, 0), (0.5, 0.4, 0.1), (2.9, 2.5, 1)],

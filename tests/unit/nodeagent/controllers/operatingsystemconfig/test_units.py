@@ -21,7 +21,7 @@ from systemd.manager import SystemdUnitManager
 from systemd.states import UnitState
 from tests.support.clock import FakeClock
 from tests.support.fake_systemd import FakeSystemd
-from tests.support.osc_agent import SLEEP, OscAgent, from_secret, inline
+from tests.support.osc_agent import SLEEP, OscAgent, containerd, from_secret, inline
 from tests.support.systemd_behaviour import gate
 
 RESTART = RunUnitCommand(name="slow.service", command="restart")
@@ -308,6 +308,23 @@ async def test_a_changed_definition_gets_a_new_job(node: OscAgent) -> None:
         assert node.host.units["slow.service"].active_state == "active"
         assert not node.jobs.pending
     assert node.calls("RestartUnit") == 2
+
+
+async def test_a_containerd_that_starts_slowly_is_restarted_once(node: OscAgent) -> None:
+    """Contract 6.7, 6.14: while it starts it cannot be asked whether its file is right; that is no reason for another restart."""
+    node.host.write_unit("containerd.service", gate("slow"))
+    checksum = node.publish(criConfig=containerd())
+    async with node.connected():
+        await node.reconcile()
+        node.containerd.error = RetriableError("containerd does not answer")
+        for _ in range(2):
+            with suppress(RetriableError):
+                await node.reconcile()
+        await node.host.open_gate("slow")
+        node.containerd.error = None
+        await node.reconcile()
+        assert node.applied() == checksum
+    assert node.calls("RestartUnit") == 1
 
 
 async def test_commands_run_in_parallel(node: OscAgent) -> None:
