@@ -457,6 +457,11 @@ async def test_w35_without_a_node_an_update_waits(agent: OscAgent) -> None:
     assert agent.read(KUBELET) == "{}"
 
 
+def waits(node: OscAgent) -> bool:
+    """Return whether the kubelet is being given its time."""
+    return node.in_place.waits_for_kubelet
+
+
 async def test_an_update_that_is_called_off_waits_for_no_kubelet(updated: OscAgent) -> None:
     """Contract 6.13, 7.9: while it waits for the kubelet the condition goes: the kubelet is in nobody's hands, and the next update has its time."""
     drain(updated)
@@ -464,15 +469,15 @@ async def test_an_update_that_is_called_off_waits_for_no_kubelet(updated: OscAge
     updated.machine.kubelet_problem = RetriableError("not healthy")
     async with updated.connected():
         await updated.reconcile()
-        assert updated.in_place.waits_for_kubelet
+        assert waits(updated)
         updated.api.put(NODES, {**updated.node(), "status": {"conditions": []}})
         await asyncio.sleep(1)
         await updated.reconcile()
-        assert not updated.in_place.waits_for_kubelet
+        assert not waits(updated)
         await asyncio.sleep(3600)
         drain(updated)
         publish(updated, evictionHard={"memory.available": "5%"})
         await asyncio.sleep(1)
         await updated.reconcile()
-        assert updated.in_place.waits_for_kubelet
+        assert waits(updated)
         assert metadata(updated)[0] != "failed"
