@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
 
@@ -44,6 +44,13 @@ def api_server_away(lab: Lab) -> Iterator[None]:
         lab.control_plane.start_apiserver()
 
 
+def wait_expired(worker: Worker) -> None:
+    """Wait for the end of the agent's certificate."""
+    wait_for(
+        lambda: datetime.now(UTC) > expiry(worker), timeout=VALID.total_seconds() + 5, what="the certificate's end"
+    )
+
+
 def said(worker: Worker) -> list[str]:
     """Return the log entries with which the agent said that it is cut off."""
     lines = [line for line in worker.machine.journal(AGENT_UNIT).splitlines() if line.startswith("{")]
@@ -75,14 +82,15 @@ def register_again(worker: Worker) -> None:
 
 
 def test_a_running_agent_goes_on_with_a_token_that_is_brought_later(worker: Worker) -> None:
-    """Contract 4.2, 4.5, 4.6: expired in an outage: said once per cause; a token is denied while there is a Node, another one gets a certificate."""
+    """Contract 4.2, 4.5, 4.6: expired in an outage: said once per cause, as soon as the server refuses it; a token is denied while there is a Node, another one gets a certificate."""
     machine = worker.machine
     give_certificate(worker, left=VALID, lifetime=VALID)
     wait_for(lambda: worker.status()["phase"] == "applied", timeout=20, what="the agent to be ready")
     pid, kubelet = machine.main_pid(AGENT_UNIT), machine.unit(KUBELET_UNIT)["InvocationID"]
     expired, before = expiry(worker), len(asked_with_token(worker))
     with api_server_away(worker.lab):
-        [entry] = wait_for(lambda: said(worker), timeout=90, what="the agent to say that it is cut off")
+        wait_expired(worker)
+    [entry] = wait_for(lambda: said(worker), timeout=90, what="the agent to say that it is cut off")
     assert "bootstrap-token" in entry
     refused = 'rest_client_requests_total{code="401"'
     asked = ["curl", "-s", "http://127.0.0.1:2752/metrics"]
@@ -112,8 +120,7 @@ def test_an_agent_that_starts_in_an_outage_outlives_its_certificate(worker: Work
     with api_server_away(worker.lab):
         give_certificate(worker, left=VALID, lifetime=VALID)
         pid, expired = machine.main_pid(AGENT_UNIT), expiry(worker)
-        [entry] = wait_for(lambda: said(worker), timeout=90, what="the agent to say that it is cut off")
-    assert "connection failed" in entry
+        wait_expired(worker)
     wait_for(lambda: expiry(worker) > expired, timeout=SIGNED_SECONDS, what="another certificate")
     register_again(worker)
     assert machine.main_pid(AGENT_UNIT) == pid
