@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence, Sized
 from typing import Any
 
 _FEW = 4
-"""An event that was read last, a directory in which somebody was busy a moment ago."""
+"""An event that was read last, a directory in which somebody was busy a moment ago, a timer of either."""
 
 
 def count(rooms: Sequence[str]) -> dict[str, int]:
@@ -34,7 +34,7 @@ def grown(counted: Sequence[Mapping[str, int]]) -> dict[str, list[int]]:
     return {
         name: [one.get(name, 0) for one in counted]
         for name in last
-        if last[name] > first.get(name, 0) + (_FEW if name.startswith("keys of ") else 0)
+        if last[name] > first.get(name, 0) + (0 if name in ("tasks", "descriptors") else _FEW)
     }
 
 

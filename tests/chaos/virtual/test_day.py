@@ -266,7 +266,8 @@ class Day:
     async def measure(self) -> dict[str, int]:
         """Count what the process holds, at a moment without faults and always with the same things in the world."""
         self.publish(share=1)
-        await asyncio.sleep(700)
+        async with running(self.approve):  # no request is to be under way
+            await asyncio.sleep(700)
         self.api.forget()
         return count(("agents", "nodeagent", "osc", "systemd"))
 

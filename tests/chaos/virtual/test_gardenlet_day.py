@@ -251,7 +251,8 @@ class Day:
             self._namespace(number)
         for number in range(4):
             self._component(number)
-        await asyncio.sleep(700)
+        async with running(self.approve):  # no request is to be under way
+            await asyncio.sleep(700)
         for api in (self.seed, self.garden):
             api.forget()
         return count(("agents", "gardenlet"))
