@@ -64,7 +64,7 @@ class Profile:
     cases: int | None = None
 
 
-SHORT = Profile(1140, 600, 60, 40, 25, every_write=False, pairs=20, outage=120, moves=False)
+SHORT = Profile(1140, 150, 60, 40, 25, every_write=False, pairs=20, outage=120, moves=False)
 FULL = Profile(6 * 3600, 6 * 3600, 6 * 3600, 200, 100, every_write=True, pairs=100, outage=600, moves=True)
 KEPT = Profile(3600, 3600, 3600, 0, 0, every_write=True, pairs=0, outage=0, moves=True)
 """All campaigns, for cases that are given to them."""
@@ -86,6 +86,7 @@ def campaigns(profile: Profile) -> Mapping[str, tuple[Factory, float]]:
     """Return the campaigns in their order, each with the most seconds that it may take."""
     found: dict[str, tuple[Factory, float]] = {
         "kills": (lambda w, s, d: RandomKills(w, seed=s, scratch=d, number=profile.kills), profile.seconds),
+        "boundaries": (lambda w, s, d: Boundaries(w, seed=s, scratch=d), profile.boundaries),
         "cuts": (lambda w, s, d: PowerCuts(w, seed=s, scratch=d, number=profile.cuts), profile.seconds),
         "pairs": (lambda w, s, d: Pairs(w, seed=s, scratch=d, number=profile.pairs), profile.seconds),
         "outages": (
@@ -93,7 +94,6 @@ def campaigns(profile: Profile) -> Mapping[str, tuple[Factory, float]]:
             profile.seconds,
         ),
         "failing": (lambda w, s, d: FailingCalls(w, seed=s, scratch=d), profile.failing_calls),
-        "boundaries": (lambda w, s, d: Boundaries(w, seed=s, scratch=d), profile.boundaries),
     }
     if profile.every_write:
         found["writes"] = (lambda w, s, d: EveryWrite(w, seed=s, scratch=d), profile.seconds)
