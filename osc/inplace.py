@@ -101,7 +101,7 @@ def with_kubelet_config(config: OperatingSystemConfig, content: bytes) -> Operat
     """Return an OSC with these bytes as the kubelet's configuration."""
     inline = Inline(encoding="b64", data=b64encode(content).decode())
     file = File(path=KUBELET_CONFIG, content=FileContent(inline=inline))
-    others = [file for file in config.spec.files if file.path != KUBELET_CONFIG]
+    others = [other for other in config.spec.files if other.path != KUBELET_CONFIG]
     return config.model_copy(update={"spec": config.spec.model_copy(update={"files": (*others, file)})})
 
 

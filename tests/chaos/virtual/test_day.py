@@ -4,7 +4,6 @@ Nothing that a process holds may grow with the hours: tasks, file descriptors, t
 """
 
 import asyncio
-import base64
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,7 +18,7 @@ import pytest
 from agents.core.errors import RetriableError
 from agents.core.generations import Generations
 from agents.kube.kubeconfig import ClusterAccess, Credentials
-from agents.kube.models import CERTIFICATE_SIGNING_REQUESTS, LEASES, NODES, SECRETS
+from agents.kube.models import LEASES, NODES, SECRETS
 from agents.kube.server_clock import ServerClock
 from agents.pki.store import FileKubeconfigStore
 from agents.runtime.controller import Controller, Environment
@@ -33,6 +32,7 @@ from nodeagent.host.containerd import Containerd
 from nodeagent.host.kubelet import Kubelet
 from nodeagent.host.node_events import NodeEvents
 from nodeagent.node_controllers import NodeParts, new_controllers
+from tests.chaos.virtual.approval import approve
 from tests.chaos.virtual.held import count, grown
 from tests.chaos.virtual.weather import Weather
 from tests.lab import pki
@@ -203,16 +203,8 @@ class Day:
                 path.write_text("drifted")
 
     async def approve(self) -> None:
-        """Approve requests for certificates, and forget old ones, as a cluster does."""
-        while True:
-            await asyncio.sleep(5)
-            requests = self.approver.requests
-            for old in requests[:-3]:
-                self.api.remove(CERTIFICATE_SIGNING_REQUESTS, old["metadata"]["name"])
-            if requests and not requests[-1].get("status"):
-                request = base64.b64decode(requests[-1]["spec"]["request"])
-                signed = self.approver.sign(request, start=self.node.clock.now(), lifetime=LIFE)
-                self.approver.decide("Approved", certificate=signed)
+        """Approve requests for certificates."""
+        await approve(self.approver, clock=self.node.clock, lifetime=LIFE)
 
     async def forget(self) -> None:
         """Keep the fakes themselves from growing."""

@@ -21,7 +21,7 @@ from agents.kube import kubeconfig
 from agents.kube.client import Client
 from agents.kube.events import EventRecorder
 from agents.kube.kubeconfig import ClusterAccess, Credentials
-from agents.kube.models import CERTIFICATE_SIGNING_REQUESTS, LEASES, SECRETS
+from agents.kube.models import LEASES, SECRETS
 from agents.kube.server_clock import ServerClock
 from agents.runtime.cache import Cache
 from agents.runtime.cluster import Cluster
@@ -40,6 +40,7 @@ from gardenlet.controllers.networkpolicy import api_server
 from gardenlet.handover import HandOver
 from gardenlet.heartbeat import NAMESPACE as LEASE_NAMESPACE
 from gardenlet.wiring import Controllers, GardenSide, Process, SeedSide
+from tests.chaos.virtual.approval import approve
 from tests.chaos.virtual.held import count, grown
 from tests.chaos.virtual.weather import Weather
 from tests.lab import pki
@@ -222,16 +223,8 @@ class Day:
         self.seed.put(MANAGED_RESOURCES, {"metadata": metadata, "spec": {"class": "seed"}, "status": body})
 
     async def approve(self) -> None:
-        """Approve requests for certificates, and forget old ones, as a garden does."""
-        while True:
-            await asyncio.sleep(5)
-            requests = self.approver.requests
-            for old in requests[:-3]:
-                self.garden.remove(CERTIFICATE_SIGNING_REQUESTS, old["metadata"]["name"])
-            if requests and not requests[-1].get("status"):
-                request = base64.b64decode(requests[-1]["spec"]["request"])
-                signed = self.approver.sign(request, start=self.true.now(), lifetime=LIFE)
-                self.approver.decide("Approved", certificate=signed)
+        """Approve requests for certificates."""
+        await approve(self.approver, clock=self.true, lifetime=LIFE)
 
     async def forget(self) -> None:
         """Keep the fakes themselves from growing."""
