@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.figures import Figure
+from tests.bench.floor import floor_seconds
 from tests.lab.api import wait_for
 from tests.lab.cluster import Lab
 from tests.lab.userdata import run_bootstrap
@@ -58,9 +59,14 @@ def reload_seconds(worker: Worker) -> float:
 
 
 def applies(worker: Worker, storage: str) -> Iterator[Figure]:
-    """Measure the three OSC changes, with one bare reload beside them."""
+    """Measure the three OSC changes, with one bare reload and the bare calls of the smallest change beside them."""
     reload = reload_seconds(worker)
     yield Figure(f"bare daemon-reload ({storage})", reload, "s")
+    data = osc(worker.base, files=3, units=2, version=0).data()
+    bare = floor_seconds(worker, data, units=2, repetitions=REPETITIONS)
+    yield Figure(
+        f"calls to systemd and the API server for 2 units ({storage})", bare, "s", note="no agent, nothing else"
+    )
     few = apply_seconds(worker, files=3, units=2)
     yield Figure(f"3 files and 2 units ({storage})", few, "s", "0.17 s", reload + 0.05, "one reload + 0.05 s")
     yield Figure(f"200 files and 2 units ({storage})", apply_seconds(worker, files=200, units=2), "s", "1.88 s", 0.40)
