@@ -105,6 +105,14 @@ def with_kubelet_config(config: OperatingSystemConfig, content: bytes) -> Operat
     return config.model_copy(update={"spec": config.spec.model_copy(update={"files": (*others, file)})})
 
 
+def authorities_rotation(config: OperatingSystemConfig) -> str:
+    """Return when the rotation of certificate authorities was begun, as the OSC has it: this tells one from others."""
+    wanted = config.spec.in_place_updates
+    rotation = wanted.credentials_rotation if wanted is not None else None
+    authorities = rotation.certificate_authorities if rotation is not None else None
+    return (authorities.last_initiation_time or "") if authorities is not None else ""
+
+
 def _rotated(before: CredentialsRotation | None, now: CredentialsRotation | None, kind: str) -> bool:
     return _begun(now, kind) not in (None, _begun(before, kind))
 

@@ -1,4 +1,4 @@
-"""Empty a folder, whatever others left in it, and nothing outside of it.
+"""Empty or remove a folder, whatever others left in it, and nothing outside of it.
 
 A folder of the kubelet holds what Pods wrote: paths of any depth, names of any bytes, symbolic links to anywhere. So there is
 no recursion: a folder that is not empty is renamed to the top, where it is emptied in turn. And nothing is followed: links
@@ -59,6 +59,34 @@ def remove_content(folder: Path, *, keep: Collection[str] = ()) -> int:
     if emptying.problems:
         raise NotEmptied(folder, emptying.problems)
     return removed
+
+
+def remove(path: Path) -> bool:
+    """Remove a folder with everything in it, or a file, or a link itself; missing is fine. Blocks; safe to repeat.
+
+    Args:
+        path: absolute and clean.
+
+    Returns:
+        Whether there was something to remove.
+
+    Raises:
+        NotEmptied: something in the folder is left; everything else was removed.
+        FileError: it cannot be removed.
+    """
+    try:
+        with files.walk(path) as (directory, name):
+            if stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
+                remove_content(path)
+                os.rmdir(name, dir_fd=directory)
+            else:
+                os.unlink(name, dir_fd=directory)
+            os.fsync(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise FileError("not removed", path, error) from error
+    return True
 
 
 class _Emptying:

@@ -5,11 +5,10 @@ unmounts first.
 """
 
 import asyncio
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from agents.core import files
+from agents.core import files, trees
 from agents.core.errors import AgentError
 from agents.core.logging import get_logger
 from nodeagent.paths import Paths
@@ -37,7 +36,7 @@ class StaleFiles:
             for leftover in self._paths.temporary.iterdir():
                 if leftover == self._paths.extractions or str(leftover).startswith(self._paths.image_mounts):
                     continue
-                shutil.rmtree(leftover) if leftover.is_dir() and not leftover.is_symlink() else leftover.unlink()
+                trees.remove(leftover)
         except (AgentError, OSError) as error:
             log.error("Scratch directory not cleaned", path=str(self._paths.temporary), error=error)
         for path in {*self._own(), *self._managed()}:

@@ -6,8 +6,6 @@ pkg/nodeagent/controller/operatingsystemconfig/containerd_config.go and containe
 """
 
 import asyncio
-import contextlib
-import shutil
 import ssl
 import tomllib
 from collections.abc import Callable, Mapping
@@ -16,7 +14,7 @@ from typing import Protocol
 
 import aiohttp
 
-from agents.core import files
+from agents.core import files, trees
 from agents.core.errors import RetriableError, TerminalError
 from agents.core.logging import get_logger
 from agents.core.threads import run_to_end
@@ -142,22 +140,12 @@ class ContainerdFiles:
         return found == hosts_toml(registry).encode()
 
     def remove_registry(self, upstream: str) -> None:
-        """Remove a registry's whole directory; blocking.
+        """Remove a registry's whole directory; missing is fine; blocking.
 
         Raises:
             FileError: it cannot be removed.
         """
-        directory = self._directory(upstream)
-        if directory.is_symlink():
-            files.remove(directory)
-            return
-        with contextlib.suppress(FileNotFoundError):
-            try:
-                shutil.rmtree(directory)
-            except NotADirectoryError:
-                files.remove(directory)
-            except OSError as error:
-                raise files.FileError("directory of a registry not removed", directory, error) from error
+        if trees.remove(self._directory(upstream)):
             log.info("Registry removed", upstream=upstream)
 
     async def probe(self, registry: Registry) -> None:

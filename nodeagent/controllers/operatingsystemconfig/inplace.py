@@ -29,7 +29,7 @@ from agents.kube.patch import merge
 from nodeagent.controllers.operatingsystemconfig.kubelet_credentials import KubeletCredentials
 from nodeagent.host.os_release import read_version
 from osc.diff import Entry, EntryKind
-from osc.inplace import KUBELET_PARTS, InPlaceChanges
+from osc.inplace import KUBELET_PARTS, InPlaceChanges, authorities_rotation
 from osc.journal import Journal
 from osc.types import OperatingSystemConfig
 
@@ -174,7 +174,7 @@ class InPlaceUpdate:
             await self._finish("own_certificate_authorities")
             log.info("Client certificate renewed for the rotation of certificate authorities")
         if changes.kubelet_certificate_authorities:
-            progress = await self._rotate_kubelet(node)
+            progress = await self._rotate_kubelet(node, authorities_rotation(config))
             if progress.look_again is not None:
                 return progress
         if not is_under_way(node):
@@ -258,10 +258,10 @@ class InPlaceUpdate:
             return Progress(NETWORK_REST, "update of the operating system: network problems")
         raise UpdateFailed("update of the operating system failed", problem=problem[-500:])
 
-    async def _rotate_kubelet(self, node: Node) -> Progress:
+    async def _rotate_kubelet(self, node: Node, rotation: str) -> Progress:
         """Let the kubelet bootstrap itself anew; what it had is restored if it does not become healthy (W30)."""
         credentials = self._host.kubelet_credentials
-        if await run_to_end(credentials.set_aside):
+        if await run_to_end(credentials.set_aside, rotation):
             self._kubelet_since = None
         if self._kubelet_since is None:
             await self._host.restart_kubelet()

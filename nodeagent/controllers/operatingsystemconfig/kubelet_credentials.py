@@ -7,11 +7,10 @@ pkg/nodeagent/controller/operatingsystemconfig/reconciler.go, rebootstrapKubelet
 
 import base64
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from agents.core import files
+from agents.core import files, trees
 from agents.core.errors import RetriableError
 from agents.core.logging import get_logger
 from agents.core.yamlio import YamlError, dump_json, load_yaml
@@ -46,22 +45,35 @@ class KubeletCredentials:
 
     @property
     def _complete(self) -> Path:
-        """There once everything was moved: what stands in the old places from then on is the kubelet's new work."""
+        """There once everything was moved: what stands in the old places from then on is the kubelet's new work.
+
+        Its content tells for which rotation, so that what a kill left of an earlier one is not taken for this one's.
+        """
         return self._aside / "complete"
 
     @property
     def _pki(self) -> Path:
         return self._paths.kubelet_client_certificate.parent
 
-    def set_aside(self) -> bool:
+    def set_aside(self, rotation: str) -> bool:
         """Prepare a new bootstrap; returns whether anything had to be done.
+
+        Args:
+            rotation: what tells this one from others.
 
         Raises:
             NoKubeletCredentials: the kubelet would be left with nothing.
             FileError: nothing was moved, or the rest is moved by the next call.
         """
-        if self._complete.exists():
+        known = files.read_optional(self._complete)
+        if known == rotation.encode():
             return False
+        if known is not None and self._kubelet_has_any():
+            self.discard()
+        elif known is not None:
+            # An earlier rotation was never finished; what it set aside is still all that could be brought back.
+            files.write_atomic(self._complete, rotation.encode(), mode=_MODE)
+            return True
         self._write_bootstrap_kubeconfig()
         if files.read_optional(self._paths.kubelet_bootstrap_kubeconfig) is None:
             raise NoKubeletCredentials(
@@ -72,19 +84,25 @@ class KubeletCredentials:
         # The kubeconfig first: without it a second attempt does not look for the certificate that is already gone.
         for path in (self._paths.kubelet_kubeconfig, self._pki):
             self._move(path, self._aside / path.name)
-        files.write_atomic(self._complete, b"", mode=_MODE)
+        files.write_atomic(self._complete, rotation.encode(), mode=_MODE)
         return True
 
     def renewed(self) -> bool:
         """Tell whether the kubelet has a kubeconfig and a client certificate other than those set aside."""
         certificate = self._paths.kubelet_client_certificate
-        if not self._paths.kubelet_kubeconfig.exists():
-            return False
-        return bool(_read(certificate)) and _read(certificate) != _read(self._aside / "pki" / certificate.name)
+        return self._kubelet_has_any() and _read(certificate) != _read(self._aside / "pki" / certificate.name)
+
+    def _kubelet_has_any(self) -> bool:
+        return self._paths.kubelet_kubeconfig.exists() and bool(_read(self._paths.kubelet_client_certificate))
 
     def discard(self) -> None:
-        """Remove what was set aside: the new credentials work."""
-        shutil.rmtree(self._aside, ignore_errors=True)
+        """Remove what was set aside: the credentials that are in use work.
+
+        Raises:
+            FileError: some of it is left.
+        """
+        files.remove(self._complete)  # first: it says that the rest is whole
+        trees.remove(self._aside)
 
     def restore(self) -> bool:
         """Bring back what was set aside; returns whether there was anything."""
@@ -92,7 +110,6 @@ class KubeletCredentials:
             return False
         for path in (self._pki, self._paths.kubelet_kubeconfig):
             if (self._aside / path.name).exists():
-                _remove(path)
                 self._move(self._aside / path.name, path)
         self.discard()
         return True
@@ -131,19 +148,12 @@ class KubeletCredentials:
         if not os.path.lexists(source):
             return
         try:
-            _remove(target)
+            trees.remove(target)
             source.rename(target)
             for directory in {source.parent, target.parent}:
                 _sync(directory)
         except OSError as error:
             raise files.FileError("credentials of the kubelet not moved", source, error) from error
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _sync(directory: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agents.core.files import FileError
-from agents.core.trees import remove_content
+from agents.core.trees import remove, remove_content
 
 
 def test_everything_in_the_folder_goes_and_the_folder_stays(tmp_path: Path) -> None:
@@ -39,6 +39,22 @@ def test_links_are_removed_and_never_followed(tmp_path: Path) -> None:
     remove_content(folder)
     assert list(folder.iterdir()) == []
     assert (outside / "deep/file").read_text() == "kept"
+
+
+def test_a_folder_a_file_and_a_link_are_removed_themselves(tmp_path: Path) -> None:
+    """Whatever is there goes, what a link leads to stays, and what is gone already is no error."""
+    (tmp_path / "folder/deep").mkdir(parents=True)
+    (tmp_path / "folder/deep/file").write_text("x")
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside/file").write_text("kept")
+    (tmp_path / "link").symlink_to(tmp_path / "outside")
+    for name in ("folder", "file", "link"):
+        assert remove(tmp_path / name)
+        assert not remove(tmp_path / name)
+    assert not remove(tmp_path / "missing/too")
+    assert [path.name for path in tmp_path.iterdir()] == ["outside"]
+    assert (tmp_path / "outside/file").read_text() == "kept"
 
 
 def test_kept_names_stay(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Updates in place: gate, operating system, kubelet, credentials, pods, result."""
 
 import asyncio
+import base64
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from agents.core.errors import RetriableError
 from agents.kube.errors import Unavailable
 from agents.kube.models import NODES, PODS
 from nodeagent.controllers.operatingsystemconfig.inplace import RolledBack, UpdateFailed, WaitingForReboot
+from nodeagent.controllers.operatingsystemconfig.kubelet_credentials import KubeletCredentials
 from tests.support.osc_agent import SLEEP, OscAgent, containerd, from_image, from_secret, inline
 from tests.support.tasks import settle
 from tests.support.virtual_time import VirtualTimeLoop
@@ -25,6 +27,7 @@ RESULT = "node.machine.sapcloud.io/update-result"
 REASON = "node.machine.sapcloud.io/update-failed-reason"
 UPDATING = "node-agent.gardener.cloud/updating-operating-system-version"
 ROTATED = {"lastInitiationTime": "2026-01-01T00:00:00Z"}
+ROTATED_AGAIN = {"lastInitiationTime": "2026-06-01T00:00:00Z"}
 
 
 def publish(
@@ -432,6 +435,54 @@ async def test_w30_a_failed_rotation_gives_the_kubelet_back_what_it_had(updated:
     assert "default-context" in updated.paths.kubelet_kubeconfig.read_text()
     assert updated.machine.kubelet_restarts == 2
     assert metadata(updated)[0] == "failed"
+
+
+async def test_what_a_kill_left_of_an_earlier_rotation_is_not_taken_for_this_one(updated: OscAgent) -> None:
+    """A kill between the end of a rotation and the removal of what it set aside: the next rotation bootstraps the kubelet all the same."""
+    drain(updated)
+    give_kubelet_credentials(updated, "first")
+    updated.machine.on_restart = lambda: give_kubelet_credentials(updated, "second")
+    publish(updated, rotation={"certificateAuthorities": ROTATED})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(KubeletCredentials, "discard", lambda _self: None)
+        async with updated.connected():
+            await updated.reconcile()
+    assert (updated.paths.kubelet / ".before-rotation/complete").exists()
+    updated.start_process()
+    seen: list[str] = []
+
+    def bootstrap() -> None:
+        seen.append(updated.paths.kubelet_bootstrap_kubeconfig.read_text())
+        give_kubelet_credentials(updated, "third")
+
+    updated.machine.on_restart = bootstrap
+    restarts = updated.machine.kubelet_restarts
+    drain(updated)
+    checksum = publish(updated, rotation={"certificateAuthorities": ROTATED_AGAIN})
+    async with updated.connected():
+        await updated.reconcile()
+    assert updated.machine.kubelet_restarts == restarts + 1
+    assert base64.b64encode(b"second").decode() in seen[0]
+    assert updated.paths.kubelet_client_certificate.read_text() == "third"
+    assert updated.applied() == checksum
+    assert [path.name for path in updated.paths.kubelet.iterdir() if path.name.startswith(".")] == []
+
+
+async def test_a_rotation_that_follows_an_unfinished_one_can_still_be_taken_back(updated: OscAgent) -> None:
+    """The credentials that the first one set aside are what the kubelet gets back when the second one fails."""
+    drain(updated)
+    give_kubelet_credentials(updated, "old")
+    async with updated.connected():
+        publish(updated, rotation={"certificateAuthorities": ROTATED})
+        await updated.reconcile()
+        publish(updated, rotation={"certificateAuthorities": ROTATED_AGAIN})
+        await updated.reconcile()
+        assert not updated.paths.kubelet_client_certificate.exists()
+        updated.clock.advance(300)
+        with pytest.raises(UpdateFailed):
+            await updated.reconcile()
+    assert updated.paths.kubelet_client_certificate.read_text() == "old"
+    assert "default-context" in updated.paths.kubelet_kubeconfig.read_text()
 
 
 async def test_w30_no_rotation_with_empty_credentials(updated: OscAgent) -> None:

@@ -1,6 +1,7 @@
 """containerd's configuration, registries and files out of images, as one pass applies them."""
 
 import asyncio
+import shutil
 import tomllib
 from datetime import timedelta
 from typing import Any
@@ -95,6 +96,18 @@ async def test_registries_come_and_go(runtime: OscAgent) -> None:
         assert (runtime.root / "etc/containerd/certs.d/foreign").exists()
         assert runtime.applied() == checksum
         assert runtime.host.jobs.count(("restart", "containerd.service")) == 1
+
+
+async def test_a_registry_that_is_gone_already_can_leave(runtime: OscAgent) -> None:
+    """A kill between the removal of its directory and the journal, or an administrator: the next pass has nothing to remove."""
+    registry = {"upstream": "docker.io", "hosts": [{"url": "https://mirror"}]}
+    runtime.publish(criConfig=containerd(registries=[registry]))
+    async with runtime.connected():
+        await runtime.reconcile()
+        shutil.rmtree((runtime.root / hosts("docker.io").lstrip("/")).parent)
+        checksum = runtime.publish(criConfig=containerd())
+        await runtime.reconcile()
+    assert runtime.applied() == checksum
 
 
 async def test_a_dead_mirror_holds_nothing_back_but_itself(runtime: OscAgent) -> None:
