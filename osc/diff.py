@@ -103,8 +103,8 @@ class Dirty:
     paths: frozenset[str] = frozenset()
     units: frozenset[str] = frozenset()
     registries: frozenset[str] = frozenset()
-    still: frozenset[str] = frozenset()
-    """Units that are not to be restarted for what is dirty about them and their files."""
+    still: frozenset[tuple[str, str]] = frozenset()
+    """Units that are not to be restarted for one of their paths that is dirty; the empty path is the unit itself."""
 
     def __bool__(self) -> bool:
         return bool(self.paths or self.units or self.registries)
@@ -119,8 +119,19 @@ class Dirty:
             (self.still | other.still) - restarted,
         )
 
-    def _restarted(self, other: "Dirty") -> frozenset[str]:
-        return (other.still - self.still) & self.units
+    def restarts(self, unit: Unit) -> bool:
+        """Tell whether a unit is to be restarted for something that is dirty."""
+        about = {(unit.name, path) for path in self.paths.intersection(unit.file_paths)}
+        if unit.name in self.units:
+            about.add((unit.name, ""))
+        return not about <= self.still
+
+    def _restarted(self, other: "Dirty") -> frozenset[tuple[str, str]]:
+        return frozenset(
+            (unit, path)
+            for unit, path in other.still - self.still
+            if (path in self.paths if path else unit in self.units)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,13 +317,12 @@ def add_dirty(changes: Changes, new: Effective, dirty: Dirty) -> Changes:
         for upstream, registry in new.registries_by_upstream().items()
         if upstream in dirty.registries and upstream not in listed_registries
     )
-    paths = {file.path for file in files}
+    dirty = replace(dirty, paths=frozenset(file.path for file in files))
     listed_units = {change.unit.name for change in changes.units_changed}
     units = tuple(
         UnitChange(unit, unit.drop_ins)
         for unit in new.units
-        if unit.name not in listed_units
-        and (unit.name in dirty.units or (unit.name not in dirty.still and not paths.isdisjoint(unit.file_paths)))
+        if unit.name not in listed_units and (unit.name in dirty.units or dirty.restarts(unit))
     )
     if not files and not units and not registries:
         return changes
@@ -322,7 +332,7 @@ def add_dirty(changes: Changes, new: Effective, dirty: Dirty) -> Changes:
         units_changed=(*changes.units_changed, *units),
         registries_desired=(*changes.registries_desired, *registries),
     )
-    restarted = _with_commands(extended, [change for change in units if change.unit.name not in dirty.still])
+    restarted = _with_commands(extended, [change for change in units if dirty.restarts(change.unit)])
     return replace(restarted, reload=restarted.reload or bool(units))
 
 

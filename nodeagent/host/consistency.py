@@ -15,7 +15,7 @@ from agents.core import files
 from osc.codec import InvalidContent, decode_file_content
 from osc.merge import Effective
 from osc.types import File, Inline, Unit
-from systemd.units import drop_in_path, find_fragment
+from systemd.units import drop_in_path, find_fragment, unit_path
 
 _ENCODINGS = {"": "", "plain": "", "b64": "b64", "base64": "b64"}
 
@@ -27,6 +27,8 @@ class Finding:
     reason: str
     """Reason of the event, for example `FileMismatch`."""
     message: str
+    place: str | None = None
+    """The file that differs where that is a unit's own: its unit file, or a drop-in."""
     path: str | None = None
     """Managed file to be written again, if that would help."""
     unit: str | None = None
@@ -34,9 +36,14 @@ class Finding:
     registry: str | None = None
     """Upstream whose `hosts.toml` is to be written again."""
     changed_at: float | None = None
-    """When the file in question was changed last, in seconds since the epoch; None if it is missing."""
+    """When the file in question was changed last, in seconds since the epoch; of a missing one, when its folder was."""
     definition: bool = False
     """Whether it concerns what a running unit was started with, or only how the next start would go."""
+
+    @property
+    def item(self) -> str:
+        """What differs: a file's path, or the reason with what it is about."""
+        return self.place or self.path or f"{self.reason} {self.unit or self.registry or self.message}"
 
 
 def inspect(
@@ -77,7 +84,7 @@ def _inspect_file(file: File, inline: Inline, root: Path) -> Iterator[Finding]:
         )
         return
     if found is None:
-        yield Finding("FileMissing", f"file {file.path} is missing", path=file.path)
+        yield _missing(file, root)
     elif found != expected:
         digests = f"expected SHA-256 {_digest(expected)}, found {_digest(found)}"
         changed = _changed_at(root / file.path.lstrip("/"))
@@ -91,7 +98,7 @@ def _inspect_status(file: File, root: Path) -> Iterator[Finding]:
         found = (root / file.path.lstrip("/")).lstat()
     except OSError:
         if file.content.inline is None:
-            yield Finding("FileMissing", f"file {file.path} is missing", path=file.path)
+            yield _missing(file, root)
         return
     if not stat.S_ISREG(found.st_mode):
         return  # reading it has failed already, or it cannot be replaced
@@ -103,6 +110,11 @@ def _inspect_status(file: File, root: Path) -> Iterator[Finding]:
         yield Finding("FileOwnerMismatch", message, path=file.path)
 
 
+def _missing(file: File, root: Path) -> Finding:
+    gone = _gone_at(root / file.path.lstrip("/"))
+    return Finding("FileMissing", f"file {file.path} is missing", path=file.path, changed_at=gone, definition=True)
+
+
 def _changed_at(path: Path) -> float | None:
     try:
         return path.lstat().st_ctime
@@ -110,26 +122,45 @@ def _changed_at(path: Path) -> float | None:
         return None
 
 
+def _gone_at(path: Path) -> float | None:
+    """Return the latest moment at which a missing file can have gone: something changed in its folder."""
+    for folder in path.parents:
+        try:
+            return folder.stat().st_mtime
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return None
+    return None
+
+
 def _inspect_unit(unit: Unit, loaded_units: Collection[str] | None, root: Path) -> Iterator[Finding]:
     fragment = find_fragment(unit.name, root=root)
     content = _read(fragment) if fragment is not None else None
     if content is None:
-        yield Finding(
-            "UnitFileMissing", f"unit file of {unit.name} is missing", unit=unit.name if unit.content else None
-        )
+        ours = unit.name if unit.content else None
+        yield Finding("UnitFileMissing", f"unit file of {unit.name} is missing", unit=ours, place=unit.path)
         return
     if unit.content is not None and content != unit.content.encode():
-        changed = _changed_at(fragment) if fragment is not None else None
+        ours_path = unit_path(unit.name, root=root)
+        # Without ours it is the operating system's that is in effect, as old as that may be.
+        changed = _changed_at(ours_path) if fragment == ours_path else _gone_at(ours_path)
         message = f"unit file of {unit.name} differs"
-        yield Finding("UnitMismatch", message, unit=unit.name, changed_at=changed, definition=True)
+        yield Finding("UnitMismatch", message, unit=unit.name, place=unit.path, changed_at=changed, definition=True)
     for drop_in in unit.drop_ins:
-        found = _read(drop_in_path(unit.name, drop_in.name, root=root))
-        if found is None:
-            yield Finding("DropInMissing", f"drop-in {drop_in.name} of {unit.name} is missing", unit=unit.name)
-        elif found != drop_in.content.encode():
-            changed = _changed_at(drop_in_path(unit.name, drop_in.name, root=root))
-            message = f"drop-in {drop_in.name} of {unit.name} differs"
-            yield Finding("DropInMismatch", message, unit=unit.name, changed_at=changed, definition=True)
+        where = drop_in_path(unit.name, drop_in.name, root=root)
+        found = _read(where)
+        if found == drop_in.content.encode():
+            continue
+        reason, state = ("DropInMissing", "is missing") if found is None else ("DropInMismatch", "differs")
+        yield Finding(
+            reason,
+            f"drop-in {drop_in.name} of {unit.name} {state}",
+            unit=unit.name,
+            place=f"{unit.drop_in_directory}/{drop_in.name}",
+            changed_at=_gone_at(where) if found is None else _changed_at(where),
+            definition=True,
+        )
     if unit.enable is not None and loaded_units is not None:
         enabled = unit.name in loaded_units or b"[Install]" not in content
         if enabled != unit.enable:

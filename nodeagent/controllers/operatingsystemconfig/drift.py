@@ -9,10 +9,11 @@ Source: contract 9 W14; the rest is ours.
 
 import asyncio
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Literal
 
 from agents.core.clock import Clock
 from agents.core.errors import AgentError
@@ -38,6 +39,14 @@ MOST_RESTARTS = 3
 MASKED = "UnitMasked"
 _ENABLED = frozenset({"enabled", "enabled-runtime"})
 _MASKED = frozenset({"masked", "masked-runtime"})
+_OF_UNIT_FILES = frozenset({"UnitFileMissing", "UnitMismatch"})
+
+Done = Literal["repaired", "left", "reported"]
+_ACTIONS: Mapping[Done, str] = {
+    "repaired": "put right",
+    "left": f"left as it is: put right {MOST_REPAIRS} times within an hour",
+    "reported": "only reported",
+}
 
 Report = Callable[[Finding, str], None]
 """Called once for each item that drifted, with what is done about it."""
@@ -78,7 +87,7 @@ class Drift:
         self._root = root
         self._unit_files = UnitFiles(root=root)
         self._suspects: set[str] = set()
-        self._known: dict[str, tuple[str | None, str]] = {}
+        self._known: dict[str, tuple[str | None, Done]] = {}
         self._repairs = _Allowance(MOST_REPAIRS, clock)
         self._budget = budget
         self.totals = Counter(repaired=0, left=0, reported=0)
@@ -106,7 +115,7 @@ class Drift:
             findings += await self._enablement(wanted.units)
             findings += await asyncio.to_thread(lambda: list(self._registries(wanted)))
         looked_at = suspects or None
-        return await self._judge(_unique(findings), applied, looked_at)
+        return await self._judge(_distinct(findings), applied, looked_at)
 
     async def _enablement(self, units: Iterable[Unit]) -> list[Finding]:
         found: list[Finding] = []
@@ -135,37 +144,47 @@ class Drift:
         for key, (path, _action) in list(self._known.items()):
             if key not in seen and (not looked_at or path in looked_at):
                 del self._known[key]
-        dirty = Dirty()
+        repaired: list[Finding] = []
+        for group in _by_target(findings):
+            done = self._take(group, applied)
+            for finding in group:
+                self._tell(finding, done)
+            if done == "repaired":
+                repaired += group
+        return await self._dirty(repaired, applied)
+
+    def _take(self, group: Sequence[Finding], applied: Effective) -> Done:
+        """Decide about what is written again together; each item that differs uses up one of its repairs."""
+        if not self._repair or not _can_be_put_right(group[0], applied):
+            return "reported"
+        allowed = [self._repairs.take(item) for item in dict.fromkeys(finding.item for finding in group)]
+        return "repaired" if any(allowed) else "left"
+
+    def _tell(self, finding: Finding, done: Done) -> None:
+        known = (finding.place or finding.path, done)
+        if done == "repaired" or self._known.get(_key(finding)) != known:
+            action = _ACTIONS[done]
+            log.info("Machine drifted", reason=finding.reason, finding=finding.message, action=action)
+            self._report(finding, action)
+            self.totals[done] += 1
+        self._known[_key(finding)] = known
+
+    async def _dirty(self, findings: Sequence[Finding], applied: Effective) -> Dirty:
+        """Return what to write again, and which units stay as they run; each unit is decided about once."""
         for finding in findings:
-            key = _key(finding)
-            repaired = self._repair and self._repairs.take(key)
-            action = self._action(repaired=repaired)
-            if repaired or self._known.get(key) != (finding.path, action):
-                log.info("Machine drifted", reason=finding.reason, finding=finding.message, action=action)
-                self._report(finding, action)
-                self.totals["repaired" if repaired else "left" if self._repair else "reported"] += 1
-            self._known[key] = (finding.path, action)
-            if repaired:
-                dirty |= await self._dirty(finding, applied)
-        return dirty
+            if finding.reason == MASKED and finding.unit is not None:
+                await asyncio.to_thread(self._unit_files.unmask, finding.unit)
+        still: set[tuple[str, str]] = set()
+        for unit in applied.units:
+            about = [one for one in findings if one.unit == unit.name or one.path in unit.file_paths]
+            if about and not await self._restart(unit.name, about):
+                still.update((unit.name, finding.path or "") for finding in about)
+        return replace(dirty_of(findings), still=frozenset(still))
 
-    def _action(self, *, repaired: bool) -> str:
-        if repaired:
-            return "put right"
-        return f"left as it is: put right {MOST_REPAIRS} times within an hour" if self._repair else "only reported"
-
-    async def _dirty(self, finding: Finding, applied: Effective) -> Dirty:
-        """Return what to write again, and which units stay as they run."""
-        if finding.reason == MASKED and finding.unit is not None:
-            await asyncio.to_thread(self._unit_files.unmask, finding.unit)
-        dirty = dirty_of([finding])
-        users = {unit.name for unit in applied.units if finding.unit == unit.name or finding.path in unit.file_paths}
-        still = {name for name in sorted(users) if not await self._restart(name, finding)}
-        return replace(dirty, still=frozenset(still))
-
-    async def _restart(self, name: str, finding: Finding) -> bool:
+    async def _restart(self, name: str, findings: Sequence[Finding]) -> bool:
         """Tell whether a unit has to be restarted: it may have been started with what was wrong, and has not used up its limit."""
-        if not finding.definition or finding.changed_at is None:
+        changes = [one.changed_at for one in findings if one.definition and one.changed_at is not None]
+        if not changes:
             return False
         try:
             state = await self._units.unit(name)
@@ -173,7 +192,7 @@ class Drift:
             log.debug("Unit not looked at", unit=name, error=error)
             return False
         since = state.state_changed.timestamp() if state.state_changed is not None else 0.0
-        if state.active_state == "active" and since < finding.changed_at:
+        if state.active_state == "active" and since < min(changes):
             return False
         if self._budget.count(name) >= MOST_RESTARTS:
             self._budget.refuse()
@@ -213,9 +232,32 @@ def _only(applied: Effective, paths: set[str]) -> Effective:
     return Effective(files=files, units=units)
 
 
-def _unique(findings: Iterable[Finding]) -> list[Finding]:
-    return list({_key(finding): finding for finding in findings}.values())
+def _distinct(findings: Sequence[Finding]) -> list[Finding]:
+    """Leave out what is another finding in other words: a mask hides the unit file, a missing file is missed by its units."""
+    masked = {finding.unit for finding in findings if finding.reason == MASKED}
+    missing = {finding.path for finding in findings if finding.reason == "FileMissing"}
+    found: dict[str, Finding] = {}
+    for finding in findings:
+        hidden = finding.reason in _OF_UNIT_FILES and finding.unit in masked
+        if not hidden and not (finding.reason == "DependencyMissing" and finding.path in missing):
+            found.setdefault(_key(finding), finding)
+    return list(found.values())
+
+
+def _by_target(findings: Iterable[Finding]) -> Iterable[Sequence[Finding]]:
+    """Group what is written again together: a file, or a unit with all that is its own."""
+    groups: dict[str, list[Finding]] = defaultdict(list)
+    for finding in findings:
+        groups[finding.path or finding.unit or finding.registry or finding.message].append(finding)
+    return groups.values()
+
+
+def _can_be_put_right(finding: Finding, applied: Effective) -> bool:
+    """Tell whether it would be written again; what a unit needs and no OSC brings is not."""
+    if finding.path is not None:
+        return finding.path in applied.files_by_path()
+    return finding.unit is not None or finding.registry is not None
 
 
 def _key(finding: Finding) -> str:
-    return f"{finding.path or finding.unit or finding.registry or finding.message}"
+    return f"{finding.reason} {finding.item}"

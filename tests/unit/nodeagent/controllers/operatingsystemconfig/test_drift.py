@@ -7,21 +7,22 @@ from typing import Any
 
 import pytest
 
-from tests.support.osc_agent import SLEEP, OscAgent, from_image, inline
+from tests.support.osc_agent import SLEEP, OscAgent, from_image, from_secret, inline
 
 UNIT = {
     "name": "a.service",
     "content": SLEEP,
-    "filePaths": ["/etc/used"],
-    "dropIns": [{"name": "d.conf", "content": "[Unit]\n"}],
+    "filePaths": ["/etc/used", "/etc/also"],
+    "dropIns": [{"name": "d.conf", "content": "[Unit]\n"}, {"name": "e.conf", "content": "[Service]\n"}],
 }
-FILES = [inline("/etc/a", "one", 0o644), inline("/etc/used", "used", 0o644)]
+FILES = [inline("/etc/a", "one", 0o644), inline("/etc/used", "used", 0o644), inline("/etc/also", "also", 0o644)]
 UNIT_FILE, DROP_IN = "/etc/systemd/system/a.service", "/etc/systemd/system/a.service.d/d.conf"
+OTHER_DROP_IN = "/etc/systemd/system/a.service.d/e.conf"
 
 
 @pytest.fixture
 async def applied(node: OscAgent) -> OscAgent:
-    """A node with two files and a unit that uses one of them."""
+    """A node with three files and a unit that uses two of them."""
     node.publish(files=FILES, units=[UNIT])
     async with node.connected():
         await node.reconcile()
@@ -131,6 +132,127 @@ async def test_the_limit_of_restarts_outlives_the_agent_and_is_everybodys(applie
         await applied.reconcile()
         assert applied.read("/etc/used") == "used"
     assert applied.host.jobs == [("restart", "a.service")] * 2
+
+
+async def test_all_that_differs_counts_for_the_restart(applied: OscAgent) -> None:
+    """Contract 9 W14: wrong content and another mode of one file, and the mode of another: an event each, one restart."""
+    async with applied.connected():
+        touch(applied, "/etc/used", "wrong")
+        (applied.root / "etc/used").chmod(0o600)
+        (applied.root / "etc/also").chmod(0o600)
+        restarted_since(applied, hours=1)
+        await applied.reconcile()
+        assert (applied.read("/etc/used"), applied.read("/etc/also")) == ("used", "also")
+    assert applied.host.jobs == [("restart", "a.service")]
+    assert sorted(applied.drifted) == [
+        ("FileMismatch", "put right"),
+        ("FileModeMismatch", "put right"),
+        ("FileModeMismatch", "put right"),
+    ]
+
+
+async def test_a_restart_is_counted_once(applied: OscAgent) -> None:
+    """Contract 9 W14: four things at a time that ask for it are one restart of three an hour."""
+    async with applied.connected():
+        for path, text in (("/etc/used", "wrong"), ("/etc/also", "wrong"), (UNIT_FILE, "[Service]\n"), (DROP_IN, "x")):
+            touch(applied, path, text)
+        restarted_since(applied, hours=1)
+        await applied.reconcile()
+    assert applied.host.jobs == [("restart", "a.service")]
+    assert applied.budget.count("a.service") == 1
+    assert len(applied.drifted) == 4
+
+
+async def test_each_item_of_a_unit_is_told(applied: OscAgent) -> None:
+    """Contract 9 W14: unit file, both drop-ins and enablement: an event each, one restart."""
+    async with applied.connected():
+        touch(applied, UNIT_FILE, "[Service]\n[Install]\nWantedBy=multi-user.target\n")
+        touch(applied, DROP_IN, "wrong")
+        (applied.root / OTHER_DROP_IN.lstrip("/")).unlink()
+        (applied.root / "etc/systemd/system/multi-user.target.wants/a.service").unlink()
+        restarted_since(applied, hours=1)
+        await applied.reconcile()
+        assert (applied.read(UNIT_FILE), applied.read(DROP_IN)) == (SLEEP, "[Unit]\n")
+        assert applied.read(OTHER_DROP_IN) == "[Service]\n"
+    assert {reason for reason, _action in applied.drifted} == {
+        "UnitMismatch",
+        "DropInMismatch",
+        "DropInMissing",
+        "UnitEnableMismatch",
+    }
+    assert len(applied.drifted) == 4
+    assert applied.host.jobs == [("restart", "a.service")]
+
+
+@pytest.mark.parametrize("path", [DROP_IN, "/etc/used"])
+@pytest.mark.parametrize("hours", [-1, 1])
+async def test_a_unit_that_was_started_without_what_is_gone_is_restarted(
+    applied: OscAgent, path: str, hours: int
+) -> None:
+    """Contract 9 W14: a drop-in or a file is removed: it is back, and the unit restarted if it was started without it."""
+    async with applied.connected():
+        (applied.root / path.lstrip("/")).unlink()
+        restarted_since(applied, hours=hours)
+        await applied.reconcile()
+        assert applied.read(path) is not None
+    assert applied.host.jobs == ([("restart", "a.service")] if hours > 0 else [])
+    assert len(applied.drifted) == 1
+
+
+async def test_the_operating_systems_unit_file_in_place_of_ours_is_no_old_change(applied: OscAgent) -> None:
+    """Contract 9 W14: ours is removed, a much older one of the operating system shows: a unit that ran before is left alone."""
+    older = applied.root / "usr/lib/systemd/system/a.service"
+    older.parent.mkdir(parents=True)
+    older.write_text("[Service]\n")
+    async with applied.connected():
+        restarted_since(applied, hours=1)
+        folder = applied.root / "etc/systemd/system"
+        (folder / "a.service").unlink()
+        later = time.time() + 2 * 3600
+        os.utime(folder, (later, later))
+        await applied.reconcile()
+        assert applied.read(UNIT_FILE) == SLEEP
+    assert applied.drifted == [("UnitMismatch", "put right")]
+    assert applied.host.jobs == []
+
+
+async def test_what_nobody_brings_is_not_said_to_be_put_right(node: OscAgent) -> None:
+    """Contract 9 W14: a unit needs a file that is none of ours, and it is gone: said once, and nothing is written."""
+    foreign = node.root / "etc/foreign"
+    foreign.write_text("x")
+    node.publish(units=[{"name": "a.service", "content": SLEEP, "filePaths": ["/etc/foreign"]}])
+    async with node.connected():
+        await node.reconcile()
+        foreign.unlink()
+        for _ in range(3):
+            await node.reconcile()
+    assert node.drifted == [("DependencyMissing", "only reported")]
+
+
+async def test_a_masked_unit_is_one_item(applied: OscAgent) -> None:
+    """Contract 9 W14: the link that masks it lies where its unit file was: that is not said twice."""
+    path = applied.root / UNIT_FILE.lstrip("/")
+    async with applied.connected():
+        path.unlink()
+        path.symlink_to("/dev/null")
+        await applied.reconcile()
+        assert applied.read(UNIT_FILE) == SLEEP
+    assert applied.drifted == [("UnitMasked", "put right")]
+
+
+async def test_a_new_secret_restarts_also_where_a_mode_drifted(node: OscAgent) -> None:
+    """Contract 9 W14, W44: seen in the same look, and the unit uses both: it is restarted for the Secret's new content."""
+    node.put_secret("referenced", "key", "one")
+    unit = {"name": "a.service", "content": SLEEP, "filePaths": ["/etc/secret", "/etc/used"]}
+    node.publish(files=[from_secret("/etc/secret", "referenced"), inline("/etc/used", "used", 0o644)], units=[unit])
+    async with node.connected():
+        await node.reconcile()
+        node.host.jobs.clear()
+        node.put_secret("referenced", "key", "two")
+        (node.root / "etc/used").chmod(0o600)
+        await node.reconcile()
+        assert node.read("/etc/secret") == "two"
+    assert node.host.jobs == [("restart", "a.service")]
 
 
 async def test_enablement_is_put_right(applied: OscAgent) -> None:
