@@ -11,6 +11,7 @@ import asyncio
 import configparser
 import re
 import shlex
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -61,6 +62,8 @@ class FakeUnit:
         """Change its state now."""
         self.active_state, self.sub_state = active, sub
         self.changed = asyncio.get_running_loop().time()
+        # Before whatever is written from now on: files are stamped by a clock of the kernel that ticks a few milliseconds late.
+        self.since = int(time.time()) - 1
 
     def get(self, section: str, key: str, default: str = "") -> str:
         """Return a setting."""

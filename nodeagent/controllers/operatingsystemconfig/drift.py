@@ -1,7 +1,8 @@
 """What somebody else changed of files and units that are ours: seen, said once, and put right within limits.
 
 A unit is restarted only if it may have been started with what was wrong, and at most three times an hour, whoever of us restarted
-it and however often we were started meanwhile; everything else is put right without touching what runs. What comes back again and again is left as it is after six repairs within an hour,
+it and however often we were started meanwhile; everything else is put right without touching what runs. Where somebody set the clock and the
+order of change and start is open, it may have been. What comes back again and again is left as it is after six repairs within an hour,
 and said so: two who both want the last word must not wear out the disk. Files that the OSC does not name are never looked at.
 
 Source: contract 9 W14; the rest is ours.
@@ -20,6 +21,7 @@ from agents.core.errors import AgentError
 from agents.core.logging import get_logger
 from nodeagent.controllers.operatingsystemconfig.containerd import ContainerdFiles
 from nodeagent.controllers.operatingsystemconfig.preparation import dirty_of
+from nodeagent.host.clock_offsets import ClockOffsets
 from nodeagent.host.consistency import Finding, inspect
 from nodeagent.host.extracted_files import ExtractedFiles
 from nodeagent.host.restart_budget import RestartBudget
@@ -27,6 +29,7 @@ from osc.diff import Dirty
 from osc.merge import Effective
 from osc.types import OWN_UNIT, Unit
 from systemd.manager import UnitManager
+from systemd.states import UnitState
 from systemd.unitfiles import UnitFiles
 
 log = get_logger(__name__)
@@ -61,7 +64,7 @@ class Drift:
         containerd: looks at files of registries.
         extracted: looks at files out of images.
         report: told about each item once.
-        clock: for the limits.
+        clock: for the limits, and to tell what was before what.
         budget: of restarts, also for other reasons.
         root: where the machine's file system starts.
     """
@@ -86,6 +89,11 @@ class Drift:
         self._clock = clock
         self._root = root
         self._unit_files = UnitFiles(root=root)
+        self._offsets = ClockOffsets(clock)
+        self._looked: float | None = None
+        """When everything was looked at last."""
+        self._wrong: set[str] = set()
+        """What was wrong then or since."""
         self._suspects: set[str] = set()
         self._known: dict[str, tuple[str | None, Done]] = {}
         self._repairs = _Allowance(MOST_REPAIRS, clock)
@@ -104,6 +112,8 @@ class Drift:
 
     async def look(self, applied: Effective) -> Dirty:
         """Return what has to be put right: of the suspects if there are any, else of everything."""
+        self._offsets.note()
+        began = self._clock.monotonic()
         suspects, self._suspects = self._suspects, set()
         wanted = _only(applied, suspects) if suspects else applied
         findings = await asyncio.to_thread(
@@ -114,8 +124,12 @@ class Drift:
             await asyncio.to_thread(self._extracted.keep_only, wanted.files_by_path().keys())
             findings += await self._enablement(wanted.units)
             findings += await asyncio.to_thread(lambda: list(self._registries(wanted)))
-        looked_at = suspects or None
-        return await self._judge(_distinct(findings), applied, looked_at)
+        found = _distinct(findings)
+        dirty = await self._judge(found, applied, suspects or None)
+        wrong = {finding.item for finding in found}
+        self._wrong = wrong | self._wrong if suspects else wrong
+        self._looked = self._looked if suspects else began
+        return dirty
 
     async def _enablement(self, units: Iterable[Unit]) -> list[Finding]:
         found: list[Finding] = []
@@ -183,16 +197,15 @@ class Drift:
 
     async def _restart(self, name: str, findings: Sequence[Finding]) -> bool:
         """Tell whether a unit has to be restarted: it may have been started with what was wrong, and has not used up its limit."""
-        changes = [one.changed_at for one in findings if one.definition and one.changed_at is not None]
-        if not changes:
+        wrong = [finding for finding in findings if finding.definition and finding.changed_at is not None]
+        if not wrong:
             return False
         try:
             state = await self._units.unit(name)
         except AgentError as error:
             log.debug("Unit not looked at", unit=name, error=error)
             return False
-        since = state.state_changed.timestamp() if state.state_changed is not None else 0.0
-        if state.active_state == "active" and since < min(changes):
+        if state.active_state == "active" and all(self._is_later(finding, state) for finding in wrong):
             return False
         if self._budget.count(name) >= MOST_RESTARTS:
             self._budget.refuse()
@@ -200,6 +213,17 @@ class Drift:
             return False
         await asyncio.to_thread(self._budget.spend, name)
         return True
+
+    def _is_later(self, finding: Finding, state: UnitState) -> bool:
+        """Tell whether something became wrong after the unit's state changed last; False if a clock that was set leaves that open."""
+        changed = state.changed_monotonic
+        if finding.changed_at is None or changed is None or state.state_changed is None:
+            return True
+        right = None if finding.item in self._wrong else self._looked
+        if right is not None and changed <= right:
+            return True
+        offset = state.state_changed.timestamp() - changed
+        return changed < self._offsets.earliest(finding.changed_at, offset=offset, since=right)
 
 
 class _Allowance:

@@ -35,9 +35,11 @@ def touch(node: OscAgent, path: str, text: str) -> None:
     (node.root / path.lstrip("/")).write_text(text)
 
 
-def restarted_since(node: OscAgent, *, hours: int) -> None:
+def restarted_since(node: OscAgent, *, seconds: int) -> None:
     """Let the unit have been started so long after (or before) everything that is on the disk."""
-    node.host.units["a.service"].since = int(time.time()) + hours * 3600
+    unit = node.host.units["a.service"]
+    unit.since = int(time.time()) + seconds
+    unit.changed = asyncio.get_running_loop().time() + seconds
 
 
 @pytest.mark.parametrize(
@@ -92,11 +94,11 @@ async def test_a_unit_is_restarted_only_if_it_may_have_read_what_was_wrong(appli
     """Contract 9 W14: one that runs since before the change has not."""
     async with applied.connected():
         touch(applied, "/etc/used", "wrong")
-        restarted_since(applied, hours=-1)
+        restarted_since(applied, seconds=-600)
         await applied.reconcile()
         assert (applied.read("/etc/used"), applied.host.jobs) == ("used", [])
         touch(applied, "/etc/used", "wrong")
-        restarted_since(applied, hours=1)
+        restarted_since(applied, seconds=600)
         await applied.reconcile()
         assert (applied.read("/etc/used"), applied.host.jobs) == ("used", [("restart", "a.service")])
 
@@ -106,7 +108,7 @@ async def test_restarts_and_repairs_are_limited(applied: OscAgent) -> None:
     async with applied.connected():
         for _ in range(8):
             touch(applied, "/etc/used", "wrong")
-            restarted_since(applied, hours=1)
+            restarted_since(applied, seconds=600)
             await applied.reconcile()
         assert applied.host.jobs == [("restart", "a.service")] * 3
         assert applied.read("/etc/used") == "wrong"
@@ -122,16 +124,60 @@ async def test_the_limit_of_restarts_outlives_the_agent_and_is_everybodys(applie
     async with applied.connected():
         for _ in range(2):
             touch(applied, "/etc/used", "wrong")
-            restarted_since(applied, hours=1)
+            restarted_since(applied, seconds=600)
             await applied.reconcile()
     applied.budget.spend("a.service")
     applied.start_process()
     async with applied.connected():
         touch(applied, "/etc/used", "wrong")
-        restarted_since(applied, hours=1)
+        restarted_since(applied, seconds=600)
         await applied.reconcile()
         assert applied.read("/etc/used") == "used"
     assert applied.host.jobs == [("restart", "a.service")] * 2
+
+
+CLOCK_SET_BACK = -3600
+
+
+def read_the_disks_clock(node: OscAgent, *, ahead: int) -> None:
+    """Let the agent's wall clock be so far ahead of what files are stamped with from now on."""
+    node.clock.jump(time.time() + ahead - node.clock.now().timestamp())
+
+
+@pytest.mark.parametrize("looked", [True, False])
+async def test_a_clock_that_is_set_back_before_a_change(applied: OscAgent, looked: bool) -> None:
+    """Contract 9 W14, OURS: a unit runs since before: left alone if the file was seen right since; restarted if nobody looked."""
+    read_the_disks_clock(applied, ahead=-CLOCK_SET_BACK)
+    applied.start_process()
+    async with applied.connected():
+        restarted_since(applied, seconds=-600)
+        applied.host.units["a.service"].since -= CLOCK_SET_BACK
+        if looked:
+            await applied.reconcile()
+        applied.clock.jump(CLOCK_SET_BACK)
+        touch(applied, "/etc/used", "wrong")
+        await applied.reconcile()
+        assert applied.read("/etc/used") == "used"
+    assert applied.host.jobs == ([] if looked else [("restart", "a.service")])
+
+
+@pytest.mark.parametrize("restarted", [True, False])
+async def test_a_clock_that_is_set_back_after_a_change(applied: OscAgent, restarted: bool) -> None:
+    """Contract 9 W14, OURS: a unit is started with what was wrong: the clock says before it, and it is restarted all the same."""
+    read_the_disks_clock(applied, ahead=0)
+    applied.start_process()
+    async with applied.connected():
+        await applied.reconcile()
+        touch(applied, "/etc/used", "wrong")
+        applied.clock.jump(CLOCK_SET_BACK)
+        await asyncio.sleep(60)
+        restarted_since(applied, seconds=0)
+        applied.host.units["a.service"].since += CLOCK_SET_BACK + 60
+        if restarted:
+            applied.start_process()
+        await applied.reconcile()
+        assert applied.read("/etc/used") == "used"
+    assert applied.host.jobs == [("restart", "a.service")]
 
 
 async def test_all_that_differs_counts_for_the_restart(applied: OscAgent) -> None:
@@ -140,7 +186,7 @@ async def test_all_that_differs_counts_for_the_restart(applied: OscAgent) -> Non
         touch(applied, "/etc/used", "wrong")
         (applied.root / "etc/used").chmod(0o600)
         (applied.root / "etc/also").chmod(0o600)
-        restarted_since(applied, hours=1)
+        restarted_since(applied, seconds=600)
         await applied.reconcile()
         assert (applied.read("/etc/used"), applied.read("/etc/also")) == ("used", "also")
     assert applied.host.jobs == [("restart", "a.service")]
@@ -156,7 +202,7 @@ async def test_a_restart_is_counted_once(applied: OscAgent) -> None:
     async with applied.connected():
         for path, text in (("/etc/used", "wrong"), ("/etc/also", "wrong"), (UNIT_FILE, "[Service]\n"), (DROP_IN, "x")):
             touch(applied, path, text)
-        restarted_since(applied, hours=1)
+        restarted_since(applied, seconds=600)
         await applied.reconcile()
     assert applied.host.jobs == [("restart", "a.service")]
     assert applied.budget.count("a.service") == 1
@@ -170,7 +216,7 @@ async def test_each_item_of_a_unit_is_told(applied: OscAgent) -> None:
         touch(applied, DROP_IN, "wrong")
         (applied.root / OTHER_DROP_IN.lstrip("/")).unlink()
         (applied.root / "etc/systemd/system/multi-user.target.wants/a.service").unlink()
-        restarted_since(applied, hours=1)
+        restarted_since(applied, seconds=600)
         await applied.reconcile()
         assert (applied.read(UNIT_FILE), applied.read(DROP_IN)) == (SLEEP, "[Unit]\n")
         assert applied.read(OTHER_DROP_IN) == "[Service]\n"
@@ -185,17 +231,17 @@ async def test_each_item_of_a_unit_is_told(applied: OscAgent) -> None:
 
 
 @pytest.mark.parametrize("path", [DROP_IN, "/etc/used"])
-@pytest.mark.parametrize("hours", [-1, 1])
+@pytest.mark.parametrize("seconds", [-600, 600])
 async def test_a_unit_that_was_started_without_what_is_gone_is_restarted(
-    applied: OscAgent, path: str, hours: int
+    applied: OscAgent, path: str, seconds: int
 ) -> None:
     """Contract 9 W14: a drop-in or a file is removed: it is back, and the unit restarted if it was started without it."""
     async with applied.connected():
         (applied.root / path.lstrip("/")).unlink()
-        restarted_since(applied, hours=hours)
+        restarted_since(applied, seconds=seconds)
         await applied.reconcile()
         assert applied.read(path) is not None
-    assert applied.host.jobs == ([("restart", "a.service")] if hours > 0 else [])
+    assert applied.host.jobs == ([("restart", "a.service")] if seconds > 0 else [])
     assert len(applied.drifted) == 1
 
 
@@ -205,10 +251,10 @@ async def test_the_operating_systems_unit_file_in_place_of_ours_is_no_old_change
     older.parent.mkdir(parents=True)
     older.write_text("[Service]\n")
     async with applied.connected():
-        restarted_since(applied, hours=1)
+        restarted_since(applied, seconds=10)
         folder = applied.root / "etc/systemd/system"
         (folder / "a.service").unlink()
-        later = time.time() + 2 * 3600
+        later = time.time() + 30
         os.utime(folder, (later, later))
         await applied.reconcile()
         assert applied.read(UNIT_FILE) == SLEEP
@@ -340,7 +386,7 @@ async def test_a_changed_program_out_of_an_image_is_put_right(tool: OscAgent, re
     """Contract 6.16, 9 W14: changed in place with its old size and time, or replaced: fetched again, and the unit restarted if it ran it."""
     path = tool.root / TOOL.lstrip("/")
     before = path.stat()
-    restarted_since(tool, hours=1)
+    restarted_since(tool, seconds=600)
     async with tool.connected():
         await tool.reconcile()
         assert tool.drifted == []
