@@ -56,15 +56,14 @@ class UnitFiles:
         return files.remove_directory_if_empty(units.drop_in_directory(name, root=self._root)) or changed
 
     def unmask(self, name: str) -> bool:
-        """Remove the link with which a unit is masked; returns whether there was one.
+        """Remove the links with which a unit is masked, also until the next boot only; returns whether there was one.
 
         Raises:
-            FileError: it cannot be removed.
+            FileError: one cannot be removed.
         """
-        path = units.unit_path(name, root=self._root)
-        if not (path.is_symlink() and str(path.readlink()) == "/dev/null"):
-            return False
-        return files.remove(path)
+        places = (units.unit_path(name, root=self._root), self._root / units.RUNTIME_DIRECTORY / name)
+        removed = [files.remove(path) for path in places if path.is_symlink() and str(path.readlink()) == "/dev/null"]
+        return any(removed)
 
     def exists(self, name: str) -> bool:
         """Tell whether there is a unit file in our directory; the operating system's own do not count."""

@@ -9,6 +9,9 @@ from systemd.errors import InvalidUnit
 UNIT_DIRECTORY = Path("etc/systemd/system")
 """Where we write, below the machine's root."""
 
+RUNTIME_DIRECTORY = Path("run/systemd/system")
+"""What does not outlive a boot, for example `systemctl mask --runtime`."""
+
 SEARCH_DIRECTORIES = (UNIT_DIRECTORY, Path("usr/lib/systemd/system"), Path("lib/systemd/system"))
 """Where unit files are looked up, first hit wins (contract 7.11)."""
 

@@ -28,6 +28,8 @@ DESTINATION = "org.freedesktop.systemd1"
 MANAGER_PATH = "/org/freedesktop/systemd1"
 MANAGER = "org.freedesktop.systemd1.Manager"
 UNIT_DIRECTORY = "etc/systemd/system"
+RUNTIME_DIRECTORY = "run/systemd/system"
+VENDOR_DIRECTORY = "usr/lib/systemd/system"
 ENVIRONMENT = ("LANG=C.UTF-8", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
 _GATE = re.compile(r'/bin/sh -c "until \[ -e /run/gate-(\w+) \]; do sleep 0\.05; done; exit (\d+)"')
 _NAME = re.compile(r"^[\w:.\\@-]+\.(service|target|timer|path|socket|mount|slice)$")
@@ -160,9 +162,11 @@ class FakeSystemd:
         """Return a unit as loaded."""
         return self._load(name)
 
-    def mask(self, name: str) -> None:
-        """Mask a unit."""
-        (self.root / UNIT_DIRECTORY / name).symlink_to("/dev/null")
+    def mask(self, name: str, *, runtime: bool = False) -> None:
+        """Mask a unit, for good or until the next boot."""
+        folder = self.root / (RUNTIME_DIRECTORY if runtime else UNIT_DIRECTORY)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).symlink_to("/dev/null")
 
     async def open_gate(self, name: str) -> None:
         """Let the command that waits for this gate end."""
@@ -274,7 +278,7 @@ class FakeSystemd:
     def _unit_file_state(self, name: str) -> str:
         unit = self._read(FakeUnit(name))
         if unit.load_state == "masked":
-            return "masked"
+            return "masked" if self._file(name).is_relative_to(self.root / UNIT_DIRECTORY) else "masked-runtime"
         if unit.load_state == "not-found":
             raise Refused("org.freedesktop.DBus.Error.FileNotFound", "No such file or directory")
         targets = unit.get("Install", "WantedBy").split()
@@ -318,9 +322,9 @@ class FakeSystemd:
         return self.units[name]
 
     def _file(self, name: str) -> Path:
-        path = self.root / UNIT_DIRECTORY / name
         template = self.root / UNIT_DIRECTORY / re.sub("@.*\\.", "@.", name)
-        return path if path.exists() or path.is_symlink() else template
+        places = (self.root / folder / name for folder in (UNIT_DIRECTORY, RUNTIME_DIRECTORY, VENDOR_DIRECTORY))
+        return next((path for path in places if path.exists() or path.is_symlink()), template)
 
     def _read(self, unit: FakeUnit) -> FakeUnit:
         path = self._file(unit.name)

@@ -286,6 +286,37 @@ async def test_a_masked_unit_is_one_item(applied: OscAgent) -> None:
     assert applied.drifted == [("UnitMasked", "put right")]
 
 
+@pytest.mark.parametrize("runtime", [True, False])
+async def test_masks_are_removed(node: OscAgent, runtime: bool) -> None:
+    """Contract 9 W14: for good or until the next boot, of a unit of the operating system; it is put right once and stays so."""
+    vendor = node.root / "usr/lib/systemd/system"
+    vendor.mkdir(parents=True)
+    (vendor / "os.service").write_text(SLEEP)
+    node.publish(units=[{"name": "os.service", "dropIns": [{"name": "d.conf", "content": "[Unit]\n"}]}])
+    async with node.connected():
+        await node.reconcile()
+        node.host.mask("os.service", runtime=runtime)
+        for _ in range(3):
+            await node.reconcile()
+        assert await node.units.unit_file_state("os.service") == "enabled"
+    assert node.drifted == [("UnitMasked", "put right")]
+
+
+async def test_a_unit_file_below_run_is_no_mask(node: OscAgent) -> None:
+    """Contract 9 W14: foreign files are never touched: only a link to /dev/null goes."""
+    foreign = node.root / "run/systemd/system/a.service"
+    foreign.parent.mkdir(parents=True)
+    foreign.write_text("[Service]\n")
+    node.publish(units=[{"name": "a.service", "content": SLEEP}])
+    async with node.connected():
+        await node.reconcile()
+        (node.root / UNIT_FILE.lstrip("/")).unlink()
+        node.host.mask("a.service")
+        await node.reconcile()
+        assert (node.read(UNIT_FILE), node.drifted) == (SLEEP, [("UnitMasked", "put right")])
+    assert foreign.read_text() == "[Service]\n"
+
+
 async def test_a_new_secret_restarts_also_where_a_mode_drifted(node: OscAgent) -> None:
     """Contract 9 W14, W44: seen in the same look, and the unit uses both: it is restarted for the Secret's new content."""
     node.put_secret("referenced", "key", "one")
