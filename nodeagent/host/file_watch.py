@@ -33,9 +33,12 @@ _MASK = (
     | Mask.DELETE
     | Mask.CREATE
     | Mask.ATTRIB
+    | Mask.DELETE_SELF
+    | Mask.MOVE_SELF
     | Mask.ONLYDIR
     | Mask.EXCL_UNLINK
 )
+_GONE = Mask.DELETE_SELF | Mask.MOVE_SELF | Mask.UNMOUNT | Mask.IGNORED
 
 
 class FileWatch:
@@ -56,6 +59,7 @@ class FileWatch:
         self._queue: WorkQueue[Request] | None = None
         self._inotify: Inotify | None = None
         self._watches: dict[str, Watch] = {}
+        self._places: dict[str, tuple[int, int] | None] = {}
         self._names: dict[str, frozenset[str]] = {}
         self._noise: Counter[str] = Counter()
         self._noise_since = 0.0
@@ -82,9 +86,10 @@ class FileWatch:
             self._inotify.close()
         self._inotify, self._queue = None, None
         self._watches.clear()
+        self._places.clear()
 
     def watch(self, paths: Iterable[str]) -> None:
-        """Watch these files from now on, and no others; a few system calls where something changed."""
+        """Watch these files from now on, and no others; a system call for each directory, a few where something changed."""
         names: dict[str, set[str]] = defaultdict(set)
         for path in paths:
             directory, _, name = path.rpartition("/")
@@ -101,16 +106,19 @@ class FileWatch:
     def _update(self) -> None:
         if self._inotify is None:
             return
-        for directory in self._watches.keys() - self._names.keys():
-            self._give_up(directory)
+        for directory in list(self._watches):
+            if directory not in self._names or self._place(directory) != self._places[directory]:
+                self._give_up(directory)
         for directory in self._names.keys() - self._watches.keys():
             try:
                 self._watches[directory] = self._inotify.add_watch(self._at(directory), _MASK)
+                self._places[directory] = self._place(directory)
             except OSError as error:
                 log.debug("Directory not watched", path=directory, error=str(error))
 
     def _give_up(self, directory: str) -> None:
         watch = self._watches.pop(directory)
+        del self._places[directory]
         try:
             if self._inotify is not None:
                 self._inotify.rm_watch(watch)
@@ -124,16 +132,26 @@ class FileWatch:
             self._take(event)
 
     def _take(self, event: Event) -> None:
-        if event.watch is None or event.name is None:
+        if event.watch is None:
             return
         directory = f"/{event.watch.path.relative_to(self._root)}"
-        name = str(event.name)
-        if name in self._names.get(directory, ()):
-            self._touched(f"{directory}/{name}")
-            if self._queue is not None:
-                self._queue.add_after(self._request, SETTLE)
+        if event.mask & _GONE:
+            if self._watches.get(directory) is event.watch:
+                # Watched again when whoever is queued now asks for it: by then it is back, if it is ours to bring.
+                self._give_up(directory)
+                self._suspect(directory, self._names.get(directory, ()))
+        elif event.name is None:
+            return
+        elif (name := str(event.name)) in self._names.get(directory, ()):
+            self._suspect(directory, [name])
         elif directory in self._watches:
             self._count_noise(directory)
+
+    def _suspect(self, directory: str, names: Iterable[str]) -> None:
+        for name in names:
+            self._touched(f"{directory}/{name}")
+        if self._queue is not None:
+            self._queue.add_after(self._request, SETTLE)
 
     def _count_noise(self, directory: str) -> None:
         now = asyncio.get_running_loop().time()
@@ -145,6 +163,14 @@ class FileWatch:
             log.info("Others are busy in a directory, it is no longer watched", path=directory)
             self._noisy.add(directory)
             self._give_up(directory)
+
+    def _place(self, directory: str) -> tuple[int, int] | None:
+        """Return what tells one directory from another that comes to its place."""
+        try:
+            found = self._at(directory).stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
     def _at(self, directory: str) -> Path:
         return self._root / directory.lstrip("/")

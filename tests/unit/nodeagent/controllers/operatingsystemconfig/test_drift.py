@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import time
 from typing import Any
 
@@ -382,6 +383,60 @@ async def test_a_touched_file_is_put_right_at_once(applied: OscAgent) -> None:
         assert not applied.host.is_enabled("a.service")
         await asyncio.sleep(600)
         assert applied.host.is_enabled("a.service")
+
+
+@pytest.mark.parametrize("moved", [False, True])
+async def test_a_directory_that_was_gone_is_watched_again(applied: OscAgent, moved: bool) -> None:
+    """Contract 9 W14: removed or moved away as a whole: what was in it is back at once, and so is what is changed there later."""
+    folder = applied.root / "etc/systemd/system/a.service.d"
+    async with applied.controlling():
+        await asyncio.sleep(2)
+        if moved:
+            folder.rename(applied.root / "elsewhere")
+        else:
+            shutil.rmtree(folder)
+        await asyncio.sleep(2)
+        assert applied.read(DROP_IN) == "[Unit]\n"
+        for _ in range(2):
+            touch(applied, DROP_IN, "bad")
+            await asyncio.sleep(2)
+            assert applied.read(DROP_IN) == "[Unit]\n"
+        if moved:
+            touch(applied, "/elsewhere/d.conf", "bad")
+            told = len(applied.drifted)
+            await asyncio.sleep(2)
+            assert len(applied.drifted) == told
+
+
+async def test_a_directory_above_was_moved_away(applied: OscAgent) -> None:
+    """Contract 9 W14: nobody tells of that: noticed at the sync period, and from then on watched where it is now."""
+    async with applied.controlling():
+        await asyncio.sleep(2)
+        (applied.root / "etc/systemd").rename(applied.root / "etc/other")
+        (applied.root / "etc/systemd/system").mkdir(parents=True)
+        await asyncio.sleep(660)
+        assert applied.read(DROP_IN) == "[Unit]\n"
+        touch(applied, DROP_IN, "bad")
+        await asyncio.sleep(2)
+        assert applied.read(DROP_IN) == "[Unit]\n"
+
+
+async def test_a_directory_that_stays_away_is_watched_from_the_next_look_after_it_is_back(applied: OscAgent) -> None:
+    """Contract 9 W14: drift is only reported, so nobody but its owner brings it back; no loop meanwhile."""
+    applied.repairs_drift = False
+    applied.start_process()
+    folder, aside = applied.root / "etc/systemd/system/a.service.d", applied.root / "aside"
+    async with applied.controlling():
+        await asyncio.sleep(2)
+        folder.rename(aside)
+        await asyncio.sleep(60)
+        assert sorted(reason for reason, _action in applied.drifted) == ["DropInMissing", "DropInMissing"]
+        aside.rename(folder)
+        await asyncio.sleep(660)
+        applied.drifted.clear()
+        touch(applied, DROP_IN, "bad")
+        await asyncio.sleep(2)
+        assert applied.drifted == [("DropInMismatch", "only reported")]
 
 
 async def test_extension_units_and_files_are_looked_after(node: OscAgent) -> None:
