@@ -7,7 +7,7 @@ filePaths are really looked at, extension units and files and host names too (W1
 import hashlib
 import os
 import stat
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from osc.merge import Effective
 from osc.types import File, Inline, Unit
 from systemd.units import drop_in_path, find_fragment, unit_path
 
+_NO_DIGESTS: Mapping[str, str] = {}
 _ENCODINGS = {"": "", "plain": "", "b64": "b64", "base64": "b64"}
 
 
@@ -47,7 +48,12 @@ class Finding:
 
 
 def inspect(
-    effective: Effective, *, loaded_units: Collection[str] | None, with_modes: bool = False, root: Path = Path("/")
+    effective: Effective,
+    *,
+    loaded_units: Collection[str] | None,
+    with_modes: bool = False,
+    secret_digests: Mapping[str, str] = _NO_DIGESTS,
+    root: Path = Path("/"),
 ) -> Iterator[Finding]:
     """Yield each difference.
 
@@ -55,11 +61,14 @@ def inspect(
         effective: what was applied, of this host.
         loaded_units: names of the units that systemd has loaded; None if it could not be asked.
         with_modes: look at modes and owners of files too.
+        secret_digests: by path, of what was written out of Secrets; the content of others that come from there is not known.
         root: where the machine's file system starts.
     """
     for file in effective.files:
         if file.content.inline is not None and file.content.inline.data:
             yield from _inspect_file(file, file.content.inline, root)
+        elif file.content.secret_ref is not None and file.path in secret_digests:
+            yield from _inspect_secret(file, secret_digests[file.path], root)
         if with_modes:
             yield from _inspect_status(file, root)
     for unit in effective.units:
@@ -76,6 +85,23 @@ def _inspect_file(file: File, inline: Inline, root: Path) -> Iterator[Finding]:
     except InvalidContent as error:
         yield Finding("FileDecodeError", f"content of file {file.path} cannot be decoded: {error}")
         return
+
+    def difference(found: bytes) -> str:
+        return "" if found == expected else f": expected SHA-256 {_digest(expected)}, found {_digest(found)}"
+
+    yield from _compare(file, root, difference)
+
+
+def _inspect_secret(file: File, expected: str, root: Path) -> Iterator[Finding]:
+    def difference(found: bytes) -> str:
+        # Without the digests: what is short is guessed from them, and events are read by many.
+        return "" if _digest(found) == expected else " from what its Secret held"
+
+    yield from _compare(file, root, difference)
+
+
+def _compare(file: File, root: Path, difference: Callable[[bytes], str]) -> Iterator[Finding]:
+    """Look at the content of a file; `difference` says in words how it is another one, and nothing if it is not."""
     try:
         found = files.read_optional(root / file.path.lstrip("/"))
     except files.FileError as error:
@@ -85,10 +111,9 @@ def _inspect_file(file: File, inline: Inline, root: Path) -> Iterator[Finding]:
         return
     if found is None:
         yield _missing(file, root)
-    elif found != expected:
-        digests = f"expected SHA-256 {_digest(expected)}, found {_digest(found)}"
+    elif words := difference(found):
         changed = _changed_at(root / file.path.lstrip("/"))
-        message = f"file {file.path} differs: {digests}"
+        message = f"file {file.path} differs{words}"
         yield Finding("FileMismatch", message, path=file.path, changed_at=changed, definition=True)
 
 

@@ -97,18 +97,20 @@ class RealMachine:
         if self._state.applied is None:
             return ()
         found: list[Finding] = []
+        pending = self._state.pending
         drift = Drift(
             repair=False,
             units=self.units,
             containerd=self.containerd_files,
             extracted=ExtractedFiles(record=self._paths.extracted, root=self._paths.root, read_only=True),
+            secret_digests=lambda: pending.secret_digests if pending is not None else {},
             report=lambda finding, _action: found.append(finding),
             clock=self._clock,
             budget=RestartBudget(path=self._paths.restarts, clock=self._clock, boot_id=""),
             root=self._paths.root,
         )
         applied = effective(self._state.applied.decoded.config, hostname=read_hostname())
-        await drift.look(_settled(applied, self._state.pending))
+        await drift.look(_settled(applied, pending))
         return found
 
 

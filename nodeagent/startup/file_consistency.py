@@ -48,8 +48,9 @@ class FileConsistency:
             return
         wanted = effective(applied.config, hostname=self._hostname)
         loaded = await self._loaded_units()
+        digests = (await asyncio.to_thread(self._journal.load)).secret_digests
         findings = await asyncio.to_thread(
-            lambda: list(inspect(self._untouched(wanted), loaded_units=loaded, root=self._root))
+            lambda: list(inspect(self._untouched(wanted), loaded_units=loaded, secret_digests=digests, root=self._root))
         )
         for finding in findings:
             log.error("Machine differs from what was applied", reason=finding.reason, finding=finding.message)

@@ -33,6 +33,7 @@ from nodeagent.controllers.operatingsystemconfig.inplace import Host, InPlaceUpd
 from nodeagent.controllers.operatingsystemconfig.kubelet_credentials import KubeletCredentials
 from nodeagent.controllers.operatingsystemconfig.serial import SerialLock
 from nodeagent.controllers.operatingsystemconfig.units import UnitJobs
+from nodeagent.host.consistency import Finding
 from nodeagent.host.extracted_files import ExtractedFiles, RememberingExtractor
 from nodeagent.host.file_watch import FileWatch
 from nodeagent.host.image_extractor import Extraction
@@ -173,6 +174,7 @@ class OscAgent:
         self.removed: list[str] = []
         self.repairs_drift = True
         self.drifted: list[tuple[str, str]] = []
+        self.messages: list[str] = []
         self.metrics = Metrics()
         self.applied_plan: Callable[[Outcome, float], None] = lambda _outcome, _seconds: None
         self.containerd, self.images, self.machine = FakeContainerd(), FakeImages(root), FakeMachine()
@@ -209,10 +211,11 @@ class OscAgent:
         self.extracted = ExtractedFiles(record=self.paths.extracted, root=self.root)
         self.drift = Drift(
             extracted=self.extracted,
+            secret_digests=lambda: self.journal.load().secret_digests,
             repair=self.repairs_drift,
             units=self.units,
             containerd=self.containerd_files,
-            report=lambda finding, action: self.drifted.append((finding.reason, action)),
+            report=self._note_drift,
             clock=self.clock,
             budget=self.budget,
             root=self.root,
@@ -231,6 +234,10 @@ class OscAgent:
             clock=self.clock,
             root=self.root,
         )
+
+    def _note_drift(self, finding: Finding, action: str) -> None:
+        self.drifted.append((finding.reason, action))
+        self.messages.append(finding.message)
 
     def _start_updates(self) -> None:
         """Make what updates in place."""

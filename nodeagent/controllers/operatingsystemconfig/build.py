@@ -116,6 +116,7 @@ class OperatingSystemConfigController:
             units=parts.units,
             containerd=self.containerd,
             extracted=self.extracted,
+            secret_digests=lambda: parts.journal.load().secret_digests,
             report=lambda finding, action: events.event(
                 "Warning", reason=finding.reason, action="Drift", note=f"{finding.message}; {action}"
             ),

@@ -63,6 +63,7 @@ class Drift:
         units: asked for enablement, and since when a unit runs.
         containerd: looks at files of registries.
         extracted: looks at files out of images.
+        secret_digests: returns, by path, those of what was written out of Secrets; may block.
         report: told about each item once.
         clock: for the limits, and to tell what was before what.
         budget: of restarts, also for other reasons.
@@ -76,6 +77,7 @@ class Drift:
         units: UnitManager,
         containerd: ContainerdFiles,
         extracted: ExtractedFiles,
+        secret_digests: Callable[[], Mapping[str, str]],
         report: Report,
         clock: Clock,
         budget: RestartBudget,
@@ -85,6 +87,7 @@ class Drift:
         self._units = units
         self._containerd = containerd
         self._extracted = extracted
+        self._secret_digests = secret_digests
         self._report = report
         self._clock = clock
         self._root = root
@@ -117,7 +120,15 @@ class Drift:
         suspects, self._suspects = self._suspects, set()
         wanted = _only(applied, suspects) if suspects else applied
         findings = await asyncio.to_thread(
-            lambda: list(inspect(wanted, loaded_units=None, with_modes=True, root=self._root))
+            lambda: list(
+                inspect(
+                    wanted,
+                    loaded_units=None,
+                    with_modes=True,
+                    secret_digests=self._secret_digests(),
+                    root=self._root,
+                )
+            )
         )
         findings += await asyncio.to_thread(lambda: list(self._extracted.changed(wanted.files)))
         if not suspects:

@@ -1,6 +1,7 @@
 """The start-up comparison of disk and last-applied: what is reported, what is left alone, and that it is never fatal."""
 
 from collections.abc import Collection
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,12 @@ class Check:
         self.journal.begin("v1", diff(Effective(), old=None))
         self.journal.commit({"spec": {"files": files}})
 
+    def apply_secret(self, path: Path, digest: str) -> None:
+        """Pretend that this file was applied with the content of a Secret that has this digest."""
+        reference = {"path": str(path), "content": {"secretRef": {"name": "s", "dataKey": "k"}}}
+        self.journal.begin("v1", diff(Effective(), old=None), secret_digests={str(path): digest})
+        self.journal.commit({"spec": {"files": [reference]}})
+
     def _report(self, _node: Node, finding: Finding) -> None:
         self.reported.append(finding.reason)
 
@@ -71,6 +78,19 @@ class Check:
 def check(tmp_path: Path) -> Check:
     """A machine below a folder."""
     return Check(tmp_path)
+
+
+@pytest.mark.parametrize(("found", "reasons"), [("x", []), ("y", ["FileMismatch"]), (None, ["FileMissing"])])
+async def test_files_out_of_secrets_are_compared_by_digest(
+    check: Check, tmp_path: Path, found: str | None, reasons: list[str]
+) -> None:
+    """Contract 7.11, OURS: what was written out of a Secret is known by its SHA-256."""
+    if found is not None:
+        (tmp_path / "a").write_text(found)
+    check.apply_secret(tmp_path / "a", sha256(b"x").hexdigest())
+    await check.run()
+    assert check.reported == reasons
+    assert [finding.path for finding in check.repaired] == [str(tmp_path / "a")] * len(reasons)
 
 
 async def test_differences_are_reported_and_handed_over_for_repair(check: Check, tmp_path: Path) -> None:

@@ -451,6 +451,55 @@ async def test_extension_units_and_files_are_looked_after(node: OscAgent) -> Non
         assert (node.read("/etc/ext"), node.read(DROP_IN)) == ("one", "[Unit]\n")
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_changed_file_out_of_a_secret_is_put_right(node: OscAgent, restarted: bool) -> None:
+    """Contract 9 W14, W44: seen by its digest, also by the next process; the event has no digest, that could be guessed from."""
+    node.put_secret("referenced", "key", "secret")
+    unit = {"name": "a.service", "content": SLEEP, "filePaths": ["/etc/s"]}
+    node.publish(files=[from_secret("/etc/s", "referenced")], units=[unit])
+    async with node.connected():
+        await node.reconcile()
+        node.host.jobs.clear()
+        if restarted:
+            node.start_process()
+        await node.reconcile()
+        assert node.drifted == []
+        touch(node, "/etc/s", "wrong")
+        restarted_since(node, seconds=600)
+        await node.reconcile()
+        assert node.read("/etc/s") == "secret"
+        await node.reconcile()
+    assert node.drifted == [("FileMismatch", "put right")]
+    assert node.messages == ["file /etc/s differs from what its Secret held"]
+    assert node.host.jobs == [("restart", "a.service")]
+
+
+async def test_a_new_content_of_a_secret_is_no_drift(node: OscAgent) -> None:
+    """Contract 9 W44: the Secret changes: the file follows, and nobody has touched it."""
+    node.put_secret("referenced", "key", "one")
+    node.publish(files=[from_secret("/etc/s", "referenced")])
+    async with node.connected():
+        await node.reconcile()
+        node.put_secret("referenced", "key", "two")
+        for _ in range(2):
+            await node.reconcile()
+        assert node.read("/etc/s") == "two"
+    assert node.drifted == []
+
+
+async def test_a_file_out_of_a_secret_of_which_nothing_is_known_is_left_alone(node: OscAgent) -> None:
+    """Contract 9 W14: another node agent wrote it: it may be what its Secret held."""
+    node.put_secret("referenced", "key", "one")
+    node.publish(files=[from_secret("/etc/s", "referenced")])
+    async with node.connected():
+        await node.reconcile()
+        node.paths.pending_changes.unlink()
+        node.start_process()
+        touch(node, "/etc/s", "other")
+        await node.reconcile()
+    assert (node.read("/etc/s"), node.drifted) == ("other", [])
+
+
 TOOL, IMAGE = "/opt/bin/tool", "registry.example/tool@sha256:1"
 
 
