@@ -298,11 +298,11 @@ def diff(
     return with_containerd_config(_with_commands(changes, units_changed), changed=containerd_config)
 
 
-def with_containerd_config(changes: Changes, *, changed: bool) -> Changes:
+def with_containerd_config(changes: Changes, *, changed: bool, restart: bool = True) -> Changes:
     """Add containerd's configuration file, and one restart of containerd for it, to what is left."""
     if not changed:
         return changes
-    listed = any(command.name == CONTAINERD_UNIT for command in changes.commands)
+    listed = not restart or any(command.name == CONTAINERD_UNIT for command in changes.commands)
     commands = changes.commands if listed else (*changes.commands, UnitCommand(CONTAINERD_UNIT, "restart"))
     return replace(changes, containerd_config=True, commands=commands)
 

@@ -112,7 +112,7 @@ def _compare(file: File, root: Path, difference: Callable[[bytes], str]) -> Iter
     if found is None:
         yield _missing(file, root)
     elif words := difference(found):
-        changed = _changed_at(root / file.path.lstrip("/"))
+        changed = changed_at(root / file.path.lstrip("/"))
         message = f"file {file.path} differs{words}"
         yield Finding("FileMismatch", message, path=file.path, changed_at=changed, definition=True)
 
@@ -136,13 +136,16 @@ def _inspect_status(file: File, root: Path) -> Iterator[Finding]:
 
 
 def _missing(file: File, root: Path) -> Finding:
-    gone = _gone_at(root / file.path.lstrip("/"))
+    gone = changed_at(root / file.path.lstrip("/"))
     return Finding("FileMissing", f"file {file.path} is missing", path=file.path, changed_at=gone, definition=True)
 
 
-def _changed_at(path: Path) -> float | None:
+def changed_at(path: Path) -> float | None:
+    """Return when a file was changed last, in seconds since the epoch; of a missing one, when its folder was; blocking."""
     try:
         return path.lstat().st_ctime
+    except FileNotFoundError:
+        return _gone_at(path)
     except OSError:
         return None
 
@@ -168,8 +171,8 @@ def _inspect_unit(unit: Unit, loaded_units: Collection[str] | None, root: Path) 
         return
     if unit.content is not None and content != unit.content.encode():
         ours_path = unit_path(unit.name, root=root)
-        # Without ours it is the operating system's that is in effect, as old as that may be.
-        changed = _changed_at(ours_path) if fragment == ours_path else _gone_at(ours_path)
+        # Ours, also where it is gone: the operating system's that is in effect instead may be old.
+        changed = changed_at(ours_path)
         message = f"unit file of {unit.name} differs"
         yield Finding("UnitMismatch", message, unit=unit.name, place=unit.path, changed_at=changed, definition=True)
     for drop_in in unit.drop_ins:
@@ -183,7 +186,7 @@ def _inspect_unit(unit: Unit, loaded_units: Collection[str] | None, root: Path) 
             f"drop-in {drop_in.name} of {unit.name} {state}",
             unit=unit.name,
             place=f"{unit.drop_in_directory}/{drop_in.name}",
-            changed_at=_gone_at(where) if found is None else _changed_at(where),
+            changed_at=changed_at(where),
             definition=True,
         )
     if unit.enable is not None and loaded_units is not None:

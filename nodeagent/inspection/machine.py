@@ -21,6 +21,7 @@ from nodeagent.host.restart_budget import RestartBudget
 from nodeagent.inspection.probes import DEADLINE, metrics_url, read_lease_age
 from nodeagent.inspection.state import State
 from nodeagent.paths import Paths
+from osc.containerd import CONFIG_FILE
 from osc.merge import Effective, effective
 from osc.pending import Pending
 from systemd.bus import SYSTEM_BUS
@@ -111,7 +112,8 @@ class RealMachine:
         )
         applied = effective(self._state.applied.decoded.config, hostname=read_hostname())
         await drift.look(_settled(applied, pending))
-        return found
+        left = pending is not None and pending.unfinished and pending.changes.containerd_config
+        return [finding for finding in found if not (left and finding.path == CONFIG_FILE)]
 
 
 def _settled(applied: Effective, pending: Pending | None) -> Effective:

@@ -18,13 +18,15 @@ from typing import Literal
 
 from agents.core.clock import Clock
 from agents.core.errors import AgentError
+from agents.core.files import FileError
 from agents.core.logging import get_logger
-from nodeagent.controllers.operatingsystemconfig.containerd import ContainerdFiles
+from nodeagent.controllers.operatingsystemconfig.containerd import BrokenConfig, ContainerdFiles
 from nodeagent.controllers.operatingsystemconfig.preparation import dirty_of
 from nodeagent.host.clock_offsets import ClockOffsets
-from nodeagent.host.consistency import Finding, inspect
+from nodeagent.host.consistency import Finding, changed_at, inspect
 from nodeagent.host.extracted_files import ExtractedFiles
 from nodeagent.host.restart_budget import RestartBudget
+from osc.containerd import CONFIG_FILE, CONTAINERD_UNIT
 from osc.diff import Dirty
 from osc.merge import Effective
 from osc.types import OWN_UNIT, Unit
@@ -61,7 +63,7 @@ class Drift:
     Args:
         repair: False if drift is only to be reported.
         units: asked for enablement, and since when a unit runs.
-        containerd: looks at files of registries.
+        containerd: looks at containerd's configuration and files of registries.
         extracted: looks at files out of images.
         secret_digests: returns, by path, those of what was written out of Secrets; may block.
         report: told about each item once.
@@ -135,6 +137,7 @@ class Drift:
             await asyncio.to_thread(self._extracted.keep_only, wanted.files_by_path().keys())
             findings += await self._enablement(wanted.units)
             findings += await asyncio.to_thread(lambda: list(self._registries(wanted)))
+            findings += await self._containerd_config(wanted)
         found = _distinct(findings)
         dirty = await self._judge(found, applied, suspects or None)
         wrong = {finding.item for finding in found}
@@ -164,6 +167,22 @@ class Drift:
             if not self._containerd.has_registry(registry):
                 yield Finding("RegistryMismatch", f"hosts.toml of registry {upstream} differs", registry=upstream)
 
+    async def _containerd_config(self, applied: Effective) -> list[Finding]:
+        """Look at containerd's configuration; a containerd that does not answer is no drift."""
+        if applied.runtime is None:
+            return []
+        try:
+            if not await self._containerd.differs(applied.runtime):
+                return []
+        except (BrokenConfig, FileError) as error:
+            return [Finding("ContainerdConfigBroken", f"{error}")]
+        except AgentError as error:
+            log.debug("Configuration of containerd not looked at", error=error)
+            return []
+        changed = await asyncio.to_thread(changed_at, self._root / CONFIG_FILE.lstrip("/"))
+        message = f"configuration of containerd in {CONFIG_FILE} differs"
+        return [Finding("ContainerdConfigMismatch", message, path=CONFIG_FILE, changed_at=changed, definition=True)]
+
     async def _judge(self, findings: list[Finding], applied: Effective, looked_at: set[str] | None) -> Dirty:
         seen = {_key(finding) for finding in findings}
         for key, (path, _action) in list(self._known.items()):
@@ -172,6 +191,8 @@ class Drift:
         repaired: list[Finding] = []
         for group in _by_target(findings):
             done = self._take(group, applied)
+            if done == "left" and repaired and group[0].path == CONFIG_FILE:
+                done = "repaired"  # the pass that puts the others right writes it anyway
             for finding in group:
                 self._tell(finding, done)
             if done == "repaired":
@@ -199,11 +220,13 @@ class Drift:
         for finding in findings:
             if finding.reason == MASKED and finding.unit is not None:
                 await asyncio.to_thread(self._unit_files.unmask, finding.unit)
+        used = {unit.name: frozenset(unit.file_paths) for unit in applied.units}
+        used[CONTAINERD_UNIT] = used.get(CONTAINERD_UNIT, frozenset()) | {CONFIG_FILE}
         still: set[tuple[str, str]] = set()
-        for unit in applied.units:
-            about = [one for one in findings if one.unit == unit.name or one.path in unit.file_paths]
-            if about and not await self._restart(unit.name, about):
-                still.update((unit.name, finding.path or "") for finding in about)
+        for name, paths in used.items():
+            about = [one for one in findings if one.unit == name or one.path in paths]
+            if about and not await self._restart(name, about):
+                still.update((name, finding.path or "") for finding in about)
         return replace(dirty_of(findings), still=frozenset(still))
 
     async def _restart(self, name: str, findings: Sequence[Finding]) -> bool:
@@ -290,7 +313,7 @@ def _by_target(findings: Iterable[Finding]) -> Iterable[Sequence[Finding]]:
 def _can_be_put_right(finding: Finding, applied: Effective) -> bool:
     """Tell whether it would be written again; what a unit needs and no OSC brings is not."""
     if finding.path is not None:
-        return finding.path in applied.files_by_path()
+        return finding.path == CONFIG_FILE or finding.path in applied.files_by_path()
     return finding.unit is not None or finding.registry is not None
 
 

@@ -21,6 +21,7 @@ from nodeagent.host.originals import Originals
 from nodeagent.paths import Paths
 from osc import codec
 from osc.codec import Decoded, dump_state
+from osc.containerd import CONFIG_FILE, CONTAINERD_UNIT
 from osc.diff import (
     Changes,
     Dirty,
@@ -211,7 +212,8 @@ def resumed_changes(changes: Changes, wanted: Effective, dirty: Dirty, *, other_
     if wanted.runtime is None:
         # The Go agent asks for this on every first run; without settings there is nothing to write.
         changes = changes.without((Entry(EntryKind.CONTAINERD_CONFIG),))
-    return with_containerd_config(add_dirty(changes, wanted, dirty), changed=other_config)
+    restart = (CONTAINERD_UNIT, CONFIG_FILE) not in dirty.still
+    return with_containerd_config(add_dirty(changes, wanted, dirty), changed=other_config, restart=restart)
 
 
 def with_real_kubelet_config(config: OperatingSystemConfig, touched: Touched, *, root: Path) -> OperatingSystemConfig:
