@@ -5,13 +5,17 @@ what tells cheaply that nobody touched it since: inode, size and times. Only whe
 a hundred megabytes are not worth that every few minutes.
 
 A file of which nothing is known, because an agent before this one copied it, is remembered as it is found.
+
+An image that is named by a tag may be another one when it is extracted again, for example because somebody damaged a file: then the
+repair brings another program than the one that ran, and whoever looks after the node is told.
 """
 
 import hashlib
 import os
 import stat
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
@@ -38,6 +42,8 @@ class _Known(BaseModel):
     size: int
     modified: int
     changed: int
+    image: str = ""
+    """Reference of the image it came out of, as the OSC names it; empty if that is not known."""
 
     def is_same(self, found: os.stat_result) -> bool:
         """Tell whether nobody touched the file since."""
@@ -46,6 +52,25 @@ class _Known(BaseModel):
 
 class _Record(BaseModel):
     files: list[_Known] = []
+
+
+@dataclass(frozen=True, slots=True)
+class MovedTag:
+    """A file that was extracted again from the same reference, and is another one than before."""
+
+    path: str
+    image: str
+    before: str
+    """SHA-256 of the file as it came out of the image the last time."""
+    now: str
+
+    @property
+    def note(self) -> str:
+        """What happened, for an event."""
+        return (
+            f"file {self.path} came out of image {self.image} as another one than before, so the tag has moved: "
+            f"SHA-256 was {self.before}, is {self.now}"
+        )
 
 
 class ExtractedFiles:
@@ -65,20 +90,25 @@ class ExtractedFiles:
         self._seen: dict[str, _Known] = {}
         self._lock = threading.Lock()
 
-    def remember(self, paths: Iterable[str]) -> None:
-        """Remember these files as they are now.
+    def remember(self, image: str, paths: Iterable[str]) -> Sequence[MovedTag]:
+        """Remember these files of an image as they are now; return those that came out of the same reference as others before.
 
         Raises:
             FileError: the record cannot be written.
         """
+        moved = []
         with self._lock:
             known = dict(self._load())
             for path in paths:
                 before = known.pop(path, None)
                 self._seen.pop(path, None)
-                if (now := self._look(path, before)) is not None:
-                    known[path] = now
+                if (now := self._look(path, before)) is None:
+                    continue
+                known[path] = now.model_copy(update={"image": image})
+                if before is not None and before.image == image and before.digest != now.digest:
+                    moved.append(MovedTag(path, image, before.digest, now.digest))
             self._save(known)
+        return moved
 
     def changed(self, wanted: Iterable[File]) -> Iterator[Finding]:
         """Yield each file out of an image that is not as it was when it was copied; a missing one is not looked at."""
@@ -89,7 +119,9 @@ class ExtractedFiles:
                     continue
                 before = known.setdefault(file.path, now)
                 if now.digest == before.digest:
-                    known[file.path] = now
+                    # What an older agent remembered without it came out of what the applied OSC names.
+                    image = before.image or file.content.image_ref.image
+                    known[file.path] = now.model_copy(update={"image": image})
                     continue
                 # Where it is only reported, or put right too often already, it is not read again and again.
                 self._seen[file.path] = now
@@ -164,20 +196,25 @@ class RememberingExtractor:
     Args:
         images: does the work.
         extracted: the record.
+        moved: told about each file that is another one than before, though its image has the same name.
     """
 
-    def __init__(self, *, images: ImageExtractor, extracted: ExtractedFiles) -> None:
+    def __init__(self, *, images: ImageExtractor, extracted: ExtractedFiles, moved: Callable[[MovedTag], None]) -> None:
         self._images = images
         self._extracted = extracted
+        self._moved = moved
 
     async def extract(self, image: str, wanted: Sequence[Extraction]) -> Mapping[str, bool | AgentError]:
         """See ImageExtractor."""
         results = await self._images.extract(image, wanted)
         copied = [target for target, result in results.items() if not isinstance(result, AgentError)]
         try:
-            await run_to_end(self._extracted.remember, copied)
+            moved = await run_to_end(self._extracted.remember, image, copied)
         except AgentError as error:
             return {**results, **dict.fromkeys(copied, error)}
+        for one in moved:
+            log.info("Tag of an image has moved", path=one.path, image=one.image, before=one.before, now=one.now)
+            self._moved(one)
         return results
 
     async def clean(self) -> None:

@@ -175,6 +175,7 @@ class OscAgent:
         self.repairs_drift = True
         self.drifted: list[tuple[str, str]] = []
         self.messages: list[str] = []
+        self.moved_tags: list[str] = []
         self.metrics = Metrics()
         self.applied_plan: Callable[[Outcome, float], None] = lambda _outcome, _seconds: None
         self.containerd, self.images, self.machine = FakeContainerd(), FakeImages(root), FakeMachine()
@@ -227,7 +228,9 @@ class OscAgent:
             jobs=self.jobs,
             journal=self.journal,
             containerd=self.containerd_files,
-            images=RememberingExtractor(images=self.images, extracted=self.extracted),
+            images=RememberingExtractor(
+                images=self.images, extracted=self.extracted, moved=lambda tag: self.moved_tags.append(tag.note)
+            ),
             originals=self.originals,
             file_removed=self.removed.append,
             check=self.lock.check,

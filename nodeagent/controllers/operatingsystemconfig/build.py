@@ -179,7 +179,13 @@ class OperatingSystemConfigController:
             jobs=self.jobs,
             journal=parts.journal,
             containerd=self.containerd,
-            images=RememberingExtractor(images=parts.images, extracted=self.extracted),
+            images=RememberingExtractor(
+                images=parts.images,
+                extracted=self.extracted,
+                moved=lambda tag: self._events.event(
+                    "Warning", reason="ImageTagMoved", action="Extract", note=tag.note
+                ),
+            ),
             originals=self.originals,
             file_removed=file_removed,
             check=self.lock.check,

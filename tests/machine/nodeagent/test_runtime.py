@@ -1,5 +1,6 @@
 """containerd's configuration, registries, files out of images and static pods on a real machine."""
 
+import hashlib
 import json
 import tomllib
 from typing import Any
@@ -209,7 +210,7 @@ def test_programs_come_out_of_images(worker: Worker, lab: Lab, agent: Any) -> No
 
 
 def test_a_tag_that_moved_is_said_and_makes_no_loop(worker: Worker, lab: Lab) -> None:
-    """Contract 6.16, 9 W14: the tag moves: nothing happens; the file is damaged: once more it is fetched, as the tag says now."""
+    """Contract 6.16, 9 W14: the tag moves: nothing happens; the file is damaged: once more it is fetched, as the tag says now, with an event."""
     registry, repository = lab.registry(), "moving/tool"
 
     def push(content: bytes) -> bytes:
@@ -238,6 +239,10 @@ def test_a_tag_that_moved_is_said_and_makes_no_loop(worker: Worker, lab: Lab) ->
         worker.apply(osc.with_file("/etc/motd", f"once more {number}\n"))
     assert (worker.machine.read(TOOL), registry.served(repository)) == (second, pulls)
     assert told() == before + 1
+    (moved,) = [event["message"] for event in worker.events("ImageTagMoved") if TOOL in event["message"]]
+    digests = [hashlib.sha256(content).hexdigest() for content in (first, second)]
+    assert all(word in moved for word in (f"{registry.host}/{repository}:v1", *digests))
+    assert "Tag of an image has moved" in worker.machine.journal(AGENT_UNIT)
     assert image_leftovers(worker.machine) == []
 
 

@@ -1,9 +1,11 @@
 """What somebody else changed of what is ours: seen, said once, put right within limits."""
 
 import asyncio
+import json
 import os
 import shutil
 import time
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -577,3 +579,66 @@ async def test_a_new_image_is_no_drift(tool: OscAgent) -> None:
         await tool.reconcile()
     assert TOOL not in tool.paths.extracted.read_text()
     assert tool.drifted == []
+
+
+TAGGED = "registry.example/tool:v1"
+
+
+@pytest.fixture
+async def tagged(node: OscAgent) -> OscAgent:
+    """A node with a program out of an image that is named by a tag."""
+    node.images.images[TAGGED] = {"/tool": b"program"}
+    node.publish(files=[from_image(TOOL, TAGGED, "/tool")])
+    async with node.connected():
+        await node.reconcile()
+    return node
+
+
+def digest(content: bytes) -> str:
+    """Return a SHA-256 as it is told."""
+    return sha256(content).hexdigest()
+
+
+async def test_a_repair_from_a_tag_that_moved_is_said(tagged: OscAgent) -> None:
+    """Contract 6.16, OURS: the repair brings another program than the one that was there: image, path and both digests are told."""
+    async with tagged.connected():
+        tagged.images.images[TAGGED] = {"/tool": b"newer"}
+        await tagged.reconcile()
+        assert (tagged.read(TOOL), tagged.moved_tags) == ("program", [])
+        touch(tagged, TOOL, "damaged")
+        tagged.start_process()
+        tagged.identity.start()
+        for _ in range(3):
+            await tagged.reconcile()
+        assert (tagged.read(TOOL), tagged.drifted) == ("newer", [("FileMismatch", "put right")])
+    (note,) = tagged.moved_tags
+    assert all(word in note for word in (TOOL, TAGGED, digest(b"program"), digest(b"newer")))
+
+
+@pytest.mark.parametrize("image", [TAGGED, "registry.example/tool:v2"])
+async def test_another_image_or_the_same_program_is_no_tag_that_moved(tagged: OscAgent, image: str) -> None:
+    """Contract 6.16, OURS: a repair that brings what was there, and an OSC that names another image."""
+    tagged.images.images["registry.example/tool:v2"] = {"/tool": b"newer"}
+    async with tagged.connected():
+        await tagged.reconcile()
+        tagged.publish(files=[from_image(TOOL, image, "/tool", 0o700)])
+        await tagged.reconcile()
+        touch(tagged, TOOL, "damaged")
+        await tagged.reconcile()
+        assert tagged.read(TOOL) == ("program" if image == TAGGED else "newer")
+    assert tagged.moved_tags == []
+
+
+async def test_a_tag_that_moved_is_said_also_of_what_an_older_agent_copied(tagged: OscAgent) -> None:
+    """Contract 6.16, OURS: its record does not say which image it was; the applied OSC does."""
+    record = json.loads(tagged.paths.extracted.read_text())
+    for known in record["files"]:
+        del known["image"]
+    tagged.paths.extracted.write_text(json.dumps(record))
+    tagged.start_process()
+    async with tagged.connected():
+        await tagged.reconcile()
+        tagged.images.images[TAGGED] = {"/tool": b"newer"}
+        touch(tagged, TOOL, "damaged")
+        await tagged.reconcile()
+    assert len(tagged.moved_tags) == 1
