@@ -4,45 +4,13 @@ import asyncio
 import json
 import os
 import shutil
-import time
 from hashlib import sha256
 from typing import Any
 
 import pytest
 
+from tests.support.drifting import DROP_IN, UNIT, UNIT_FILE, restarted_since, touch
 from tests.support.osc_agent import SLEEP, OscAgent, from_image, from_secret, inline
-
-UNIT = {
-    "name": "a.service",
-    "content": SLEEP,
-    "filePaths": ["/etc/used", "/etc/also"],
-    "dropIns": [{"name": "d.conf", "content": "[Unit]\n"}, {"name": "e.conf", "content": "[Service]\n"}],
-}
-FILES = [inline("/etc/a", "one", 0o644), inline("/etc/used", "used", 0o644), inline("/etc/also", "also", 0o644)]
-UNIT_FILE, DROP_IN = "/etc/systemd/system/a.service", "/etc/systemd/system/a.service.d/d.conf"
-OTHER_DROP_IN = "/etc/systemd/system/a.service.d/e.conf"
-
-
-@pytest.fixture
-async def applied(node: OscAgent) -> OscAgent:
-    """A node with three files and a unit that uses two of them."""
-    node.publish(files=FILES, units=[UNIT])
-    async with node.connected():
-        await node.reconcile()
-    node.host.jobs.clear()
-    return node
-
-
-def touch(node: OscAgent, path: str, text: str) -> None:
-    """Do what somebody else does."""
-    (node.root / path.lstrip("/")).write_text(text)
-
-
-def restarted_since(node: OscAgent, *, seconds: int) -> None:
-    """Let the unit have been started so long after (or before) everything that is on the disk."""
-    unit = node.host.units["a.service"]
-    unit.since = int(time.time()) + seconds
-    unit.changed = asyncio.get_running_loop().time() + seconds
 
 
 @pytest.mark.parametrize(
@@ -139,132 +107,6 @@ async def test_the_limit_of_restarts_outlives_the_agent_and_is_everybodys(applie
     assert applied.host.jobs == [("restart", "a.service")] * 2
 
 
-CLOCK_SET_BACK = -3600
-
-
-def read_the_disks_clock(node: OscAgent, *, ahead: int) -> None:
-    """Let the agent's wall clock be so far ahead of what files are stamped with from now on."""
-    node.clock.jump(time.time() + ahead - node.clock.now().timestamp())
-
-
-@pytest.mark.parametrize("looked", [True, False])
-async def test_a_clock_that_is_set_back_before_a_change(applied: OscAgent, looked: bool) -> None:
-    """Contract 9 W14, OURS: a unit runs since before: left alone if the file was seen right since; restarted if nobody looked."""
-    read_the_disks_clock(applied, ahead=-CLOCK_SET_BACK)
-    applied.start_process()
-    async with applied.connected():
-        restarted_since(applied, seconds=-600)
-        applied.host.units["a.service"].since -= CLOCK_SET_BACK
-        if looked:
-            await applied.reconcile()
-        applied.clock.jump(CLOCK_SET_BACK)
-        touch(applied, "/etc/used", "wrong")
-        await applied.reconcile()
-        assert applied.read("/etc/used") == "used"
-    assert applied.host.jobs == ([] if looked else [("restart", "a.service")])
-
-
-@pytest.mark.parametrize("restarted", [True, False])
-async def test_a_clock_that_is_set_back_after_a_change(applied: OscAgent, restarted: bool) -> None:
-    """Contract 9 W14, OURS: a unit is started with what was wrong: the clock says before it, and it is restarted all the same."""
-    read_the_disks_clock(applied, ahead=0)
-    applied.start_process()
-    async with applied.connected():
-        await applied.reconcile()
-        touch(applied, "/etc/used", "wrong")
-        applied.clock.jump(CLOCK_SET_BACK)
-        await asyncio.sleep(60)
-        restarted_since(applied, seconds=0)
-        applied.host.units["a.service"].since += CLOCK_SET_BACK + 60
-        if restarted:
-            applied.start_process()
-        await applied.reconcile()
-        assert applied.read("/etc/used") == "used"
-    assert applied.host.jobs == [("restart", "a.service")]
-
-
-async def test_all_that_differs_counts_for_the_restart(applied: OscAgent) -> None:
-    """Contract 9 W14: wrong content and another mode of one file, and the mode of another: an event each, one restart."""
-    async with applied.connected():
-        touch(applied, "/etc/used", "wrong")
-        (applied.root / "etc/used").chmod(0o600)
-        (applied.root / "etc/also").chmod(0o600)
-        restarted_since(applied, seconds=600)
-        await applied.reconcile()
-        assert (applied.read("/etc/used"), applied.read("/etc/also")) == ("used", "also")
-    assert applied.host.jobs == [("restart", "a.service")]
-    assert sorted(applied.drifted) == [
-        ("FileMismatch", "put right"),
-        ("FileModeMismatch", "put right"),
-        ("FileModeMismatch", "put right"),
-    ]
-
-
-async def test_a_restart_is_counted_once(applied: OscAgent) -> None:
-    """Contract 9 W14: four things at a time that ask for it are one restart of three an hour."""
-    async with applied.connected():
-        for path, text in (("/etc/used", "wrong"), ("/etc/also", "wrong"), (UNIT_FILE, "[Service]\n"), (DROP_IN, "x")):
-            touch(applied, path, text)
-        restarted_since(applied, seconds=600)
-        await applied.reconcile()
-    assert applied.host.jobs == [("restart", "a.service")]
-    assert applied.budget.count("a.service") == 1
-    assert len(applied.drifted) == 4
-
-
-async def test_each_item_of_a_unit_is_told(applied: OscAgent) -> None:
-    """Contract 9 W14: unit file, both drop-ins and enablement: an event each, one restart."""
-    async with applied.connected():
-        touch(applied, UNIT_FILE, "[Service]\n[Install]\nWantedBy=multi-user.target\n")
-        touch(applied, DROP_IN, "wrong")
-        (applied.root / OTHER_DROP_IN.lstrip("/")).unlink()
-        (applied.root / "etc/systemd/system/multi-user.target.wants/a.service").unlink()
-        restarted_since(applied, seconds=600)
-        await applied.reconcile()
-        assert (applied.read(UNIT_FILE), applied.read(DROP_IN)) == (SLEEP, "[Unit]\n")
-        assert applied.read(OTHER_DROP_IN) == "[Service]\n"
-    assert {reason for reason, _action in applied.drifted} == {
-        "UnitMismatch",
-        "DropInMismatch",
-        "DropInMissing",
-        "UnitEnableMismatch",
-    }
-    assert len(applied.drifted) == 4
-    assert applied.host.jobs == [("restart", "a.service")]
-
-
-@pytest.mark.parametrize("path", [DROP_IN, "/etc/used"])
-@pytest.mark.parametrize("seconds", [-600, 600])
-async def test_a_unit_that_was_started_without_what_is_gone_is_restarted(
-    applied: OscAgent, path: str, seconds: int
-) -> None:
-    """Contract 9 W14: a drop-in or a file is removed: it is back, and the unit restarted if it was started without it."""
-    async with applied.connected():
-        (applied.root / path.lstrip("/")).unlink()
-        restarted_since(applied, seconds=seconds)
-        await applied.reconcile()
-        assert applied.read(path) is not None
-    assert applied.host.jobs == ([("restart", "a.service")] if seconds > 0 else [])
-    assert len(applied.drifted) == 1
-
-
-async def test_the_operating_systems_unit_file_in_place_of_ours_is_no_old_change(applied: OscAgent) -> None:
-    """Contract 9 W14: ours is removed, a much older one of the operating system shows: a unit that ran before is left alone."""
-    older = applied.root / "usr/lib/systemd/system/a.service"
-    older.parent.mkdir(parents=True)
-    older.write_text("[Service]\n")
-    async with applied.connected():
-        restarted_since(applied, seconds=10)
-        folder = applied.root / "etc/systemd/system"
-        (folder / "a.service").unlink()
-        later = time.time() + 30
-        os.utime(folder, (later, later))
-        await applied.reconcile()
-        assert applied.read(UNIT_FILE) == SLEEP
-    assert applied.drifted == [("UnitMismatch", "put right")]
-    assert applied.host.jobs == []
-
-
 async def test_what_nobody_brings_is_not_said_to_be_put_right(node: OscAgent) -> None:
     """Contract 9 W14: a unit needs a file that is none of ours, and it is gone: said once, and nothing is written."""
     foreign = node.root / "etc/foreign"
@@ -318,21 +160,6 @@ async def test_a_unit_file_below_run_is_no_mask(node: OscAgent) -> None:
         await node.reconcile()
         assert (node.read(UNIT_FILE), node.drifted) == (SLEEP, [("UnitMasked", "put right")])
     assert foreign.read_text() == "[Service]\n"
-
-
-async def test_a_new_secret_restarts_also_where_a_mode_drifted(node: OscAgent) -> None:
-    """Contract 9 W14, W44: seen in the same look, and the unit uses both: it is restarted for the Secret's new content."""
-    node.put_secret("referenced", "key", "one")
-    unit = {"name": "a.service", "content": SLEEP, "filePaths": ["/etc/secret", "/etc/used"]}
-    node.publish(files=[from_secret("/etc/secret", "referenced"), inline("/etc/used", "used", 0o644)], units=[unit])
-    async with node.connected():
-        await node.reconcile()
-        node.host.jobs.clear()
-        node.put_secret("referenced", "key", "two")
-        (node.root / "etc/used").chmod(0o600)
-        await node.reconcile()
-        assert node.read("/etc/secret") == "two"
-    assert node.host.jobs == [("restart", "a.service")]
 
 
 async def test_enablement_is_put_right(applied: OscAgent) -> None:

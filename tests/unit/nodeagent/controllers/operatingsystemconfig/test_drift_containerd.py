@@ -1,12 +1,11 @@
 """containerd's configuration that somebody else changed, as the drift look sees it."""
 
-import asyncio
-import time
 from collections.abc import AsyncIterator
 
 import pytest
 
 from agents.core.errors import RetriableError
+from tests.support.drifting import restarted_since
 from tests.support.osc_agent import SLEEP, OscAgent, containerd, inline
 
 CONFIG = "/etc/containerd/config.toml"
@@ -30,13 +29,6 @@ def write(node: OscAgent, text: str) -> None:
     (node.root / CONFIG.lstrip("/")).write_text(text)
 
 
-def restarted_since(node: OscAgent, *, seconds: int) -> None:
-    """Let containerd have been started so long after (or before) everything that is on the disk."""
-    unit = node.host.units[UNIT]
-    unit.since = int(time.time()) + seconds
-    unit.changed = asyncio.get_running_loop().time() + seconds
-
-
 @pytest.mark.parametrize("missing", [False, True])
 @pytest.mark.parametrize("seconds", [-600, 600])
 async def test_the_configuration_is_put_right(runtime: OscAgent, seconds: int, missing: bool) -> None:
@@ -45,7 +37,7 @@ async def test_the_configuration_is_put_right(runtime: OscAgent, seconds: int, m
         (runtime.root / CONFIG.lstrip("/")).unlink()
     else:
         write(runtime, EMPTIED)
-    restarted_since(runtime, seconds=seconds)
+    restarted_since(runtime, seconds=seconds, name=UNIT)
     for _ in range(2):
         await runtime.reconcile()
     assert 'sandbox_image = "pause"' in (runtime.read(CONFIG) or "")
@@ -65,7 +57,7 @@ async def test_restarts_and_repairs_are_limited(runtime: OscAgent) -> None:
     """Contract 9 W14: three restarts and six repairs within an hour, then it is left; also if something else is put right."""
     for _ in range(8):
         write(runtime, EMPTIED)
-        restarted_since(runtime, seconds=600)
+        restarted_since(runtime, seconds=600, name=UNIT)
         await runtime.reconcile()
     assert runtime.host.jobs == [("restart", UNIT)] * 3
     assert runtime.read(CONFIG) == EMPTIED
