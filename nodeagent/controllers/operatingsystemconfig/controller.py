@@ -37,6 +37,7 @@ from nodeagent.controllers.operatingsystemconfig.inplace import (
     Progress,
     RolledBack,
     UpdateFailed,
+    UpdateGivenUp,
     may_begin,
 )
 from nodeagent.controllers.operatingsystemconfig.preparation import Preparation, Prepared
@@ -299,7 +300,7 @@ class OperatingSystemConfigReconciler:
             progress = await self._with.in_place.kubelet(node, changes)
             if progress.look_again is None:
                 progress = await self._with.in_place.finish(config, node, changes)
-        except (UpdateFailed, RolledBack) as error:
+        except (UpdateFailed, UpdateGivenUp, RolledBack) as error:
             await self._with.status.failing({"update in place": error}, next_try=None)
             await self._with.status.phase("failing")
             raise
