@@ -17,6 +17,7 @@ from agents.core.memory import release_memory
 from agents.core.shutdown import Shutdown
 from agents.core.threads import run_to_end
 from agents.kube.client import Client
+from agents.kube.errors import ApiError
 from agents.kube.events import EventRecorder, EventType
 from agents.kube.models import NODES, Node, Secret
 from agents.kube.patch import merge
@@ -24,7 +25,7 @@ from agents.runtime.cache import Informer
 from agents.runtime.reconcile import Request, Result
 from nodeagent.config import full_version
 from nodeagent.controllers.operatingsystemconfig import desired as desired_module
-from nodeagent.controllers.operatingsystemconfig import node_metadata, staticpods
+from nodeagent.controllers.operatingsystemconfig import node_metadata, staticpods, summary
 from nodeagent.controllers.operatingsystemconfig.apply import Applier
 from nodeagent.controllers.operatingsystemconfig.apply_pass import Outcome
 from nodeagent.controllers.operatingsystemconfig.containerd import ContainerdFiles
@@ -38,13 +39,14 @@ from nodeagent.controllers.operatingsystemconfig.inplace import (
     RolledBack,
     UpdateFailed,
     UpdateGivenUp,
+    WaitingForReboot,
     may_begin,
 )
 from nodeagent.controllers.operatingsystemconfig.preparation import Preparation, Prepared
 from nodeagent.controllers.operatingsystemconfig.serial import SerialLock
 from nodeagent.controllers.operatingsystemconfig.trigger import is_serial
 from nodeagent.controllers.operatingsystemconfig.units import LOOK_AGAIN, UnitJobs
-from nodeagent.controllers.operatingsystemconfig.upkeep import Upkeep
+from nodeagent.controllers.operatingsystemconfig.upkeep import Upkeep, secret_files
 from nodeagent.host.consistency import Finding
 from nodeagent.host.node_events import reference
 from nodeagent.host.node_identity import NodeIdentity
@@ -82,6 +84,10 @@ class ApplyFailed(RetriableError):
 
 class ApplyTooSlow(RetriableError):
     """A pass over files and units did not end in time."""
+
+
+_SAID = (InvalidOSC, ApplyFailed, UpdateFailed, UpdateGivenUp, RolledBack, WaitingForReboot)
+"""Errors that are reported where they come about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +157,15 @@ class OperatingSystemConfigReconciler:
             return Result()
         node = self._node()
         try:
+            return await self._reconcile(secret, node)
+        except _SAID:
+            raise
+        except AgentError as error:
+            await self._say(error, node)
+            raise
+
+    async def _reconcile(self, secret: Secret, node: Node | None) -> Result:
+        try:
             announced = desired_module.checksum(secret)
             if await self._is_applied(announced.value, node) and not await self._needs_repair(secret, node):
                 await self._release(secret)
@@ -197,7 +212,10 @@ class OperatingSystemConfigReconciler:
             return False
         if (await asyncio.to_thread(self._with.journal.load_last_applied)).doubtful:
             return False
-        pending = (await asyncio.to_thread(self._with.journal.load)).pending
+        loaded = await asyncio.to_thread(self._with.journal.load)
+        if loaded.compare_with_disk:
+            return False
+        pending = loaded.pending
         return pending is None or (pending.checksum == checksum and not pending.unfinished)
 
     async def _refuse(self, error: InvalidOSC, node: Node | None) -> None:
@@ -217,7 +235,9 @@ class OperatingSystemConfigReconciler:
             self._with.lock.forget()
             return None
         wait = await self._with.lock.acquire(secret)
-        if wait is not None:
+        if wait is None:
+            self._released = ""  # also for a repair, which has the version of the Secret that was applied
+        else:
             await self._with.status.failing({}, next_try=self._with.clock.now() + wait)
             await self._with.status.phase("waitingForTurn")
         return wait
@@ -243,6 +263,8 @@ class OperatingSystemConfigReconciler:
 
     async def _apply(self, secret: Secret, desired: Desired, node: Node | None) -> Result:
         prepared = await self._preparation.prepare(desired)
+        for note in self._with.journal.take_news() if node is not None else ():
+            self._event(node, "Warning", "StateDamaged", "Reconcile", note)
         if prepared is None:
             self._with.in_place.rest()
             return await self._report(secret, desired, node)
@@ -253,8 +275,6 @@ class OperatingSystemConfigReconciler:
             in_place = await self._with.in_place.settle(config, in_place)
             if in_place and not may_begin(node):
                 return await self._wait_for_drain(in_place)
-        for note in self._with.journal.take_news():
-            self._event(node, "Warning", "StateDamaged", "Reconcile", note)
         self._with.status.note_phase("applying", checksum=desired.checksum)
         outcome = await self._carry_out(desired, prepared)
         if outcome.restart:
@@ -318,17 +338,22 @@ class OperatingSystemConfigReconciler:
         await self._with.status.failing(waiting, next_try=self._with.clock.now() + after)
         return Result(requeue_after=after)
 
+    async def _say(self, error: AgentError, node: Node | None) -> None:
+        """Report what stopped a pass as a whole; while the API server is away an event would not reach it either."""
+        await self._with.status.failing({"operating system config": error}, next_try=None)
+        await self._with.status.phase("failing")
+        if not isinstance(error, ApiError):
+            self._event(node, "Warning", "OSCFailed", "Reconcile", f"the operating system config: {error}")
+
     async def _failed(self, outcome: Outcome, node: Node | None) -> ApplyFailed:
-        """Report what failed. The workqueue's back-off decides on the retry; jobs that have not ended are looked at sooner."""
+        """Report what failed. The workqueue's back-off decides on the retry; what has only not ended is looked at sooner."""
         backoff = min(FIRST_RETRY * 2 ** min(self._failures, 20), LONGEST_RETRY)
-        look = LOOK_AGAIN if self._with.jobs.pending and backoff > LOOK_AGAIN else None
         self._failures += 1
         waiting = {name: cause for name, cause in outcome.waiting.items() if cause}
+        look = LOOK_AGAIN if (self._with.jobs.pending or waiting) and backoff > LOOK_AGAIN else None
         causes: dict[str, AgentError | str] = {**waiting, **self._with.jobs.pending, **outcome.failed}
-        note = "; ".join(f"{name}: {error}" for name, error in outcome.failed.items())
-        self._event(
-            node, "Warning", "OSCFailed", "Reconcile", f"{len(outcome.failed)} items could not be applied: {note}"
-        )
+        for note in summary.notes({name: str(error) for name, error in outcome.failed.items()}):
+            self._event(node, "Warning", "OSCFailed", "Reconcile", note)
         await self._with.status.failing(causes, next_try=self._with.clock.now() + (look or backoff))
         await self._with.status.phase("failing")
         return ApplyFailed(
@@ -365,7 +390,7 @@ class OperatingSystemConfigReconciler:
         config = last.config if last is not None else (await self._read(secret)).decoded.config
         await self._label(node, config)
         dirty = Dirty()
-        if not self._with.drift.suspecting and await asyncio.to_thread(self._upkeep.has_secrets):
+        if last is not None and not self._with.drift.suspecting and secret_files(self._applied(last)):
             dirty |= await self._upkeep.changed_secrets(await self._read(secret))
         if last is not None:
             dirty |= await self._with.drift.look(self._applied(last))

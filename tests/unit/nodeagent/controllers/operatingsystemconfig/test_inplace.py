@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from agents.core.errors import RetriableError
+from agents.core.errors import AgentError, RetriableError
 from agents.kube.errors import Unavailable
 from agents.kube.models import NODES, PODS, Node
 from nodeagent.controllers.operatingsystemconfig.inplace import (
@@ -279,6 +279,24 @@ async def test_w36_a_reason_of_any_length_fits_into_the_annotation(updated: OscA
     _result, reason, _version = metadata(updated)
     assert 4090 < len((reason or "").encode()) <= 4096
     assert set((reason or "").removeprefix("kubelet: ")) == {"ä"}
+
+
+@pytest.mark.parametrize("content", [None, 'PRETTY_NAME="X 1.2.3.4"'])
+async def test_what_stops_a_pass_as_a_whole_is_said(updated: OscAgent, content: str | None) -> None:
+    """Neither log alone nor a status that still says applied: event and status name the cause."""
+    if content is None:
+        updated.paths.os_release.unlink()
+    else:
+        updated.paths.os_release.write_text(content)
+    publish(updated, version="2.0", more=[inline("/etc/x", "1")])
+    async with updated.connected():
+        with pytest.raises(AgentError):
+            await updated.reconcile()
+        await updated.recorder.flush(deadline=5)
+    status = updated.status_document()
+    assert (status["phase"], [item["name"] for item in status["items"]]) == ("failing", ["operating system config"])
+    (event,) = updated.events("OSCFailed")
+    assert status["items"][0]["cause"] in event["note"]
 
 
 async def test_w36_both_errors_are_kept_if_the_node_cannot_be_told(updated: OscAgent) -> None:

@@ -46,6 +46,20 @@ async def test_the_lock_is_held_while_applying_and_free_at_the_end(node: OscAgen
     assert not [call for call in node.api.requests("PATCH") if "/leases" in call.path]
 
 
+async def test_the_lock_is_free_after_a_repair_too(node: OscAgent) -> None:
+    """Contract 6.11: a repair of drift takes it as any change does; the Secret is the version that was applied before."""
+    node.publish(files=[inline("/etc/a", "1")], serial=True)
+    renewal = serial.new_controller(node.lock)
+    environment = Environment(clock=node.clock, rng=Random(1), metrics=Metrics())
+    async with node.controlling(), running(lambda: renewal.run(environment)):
+        await asyncio.sleep(10)
+        del node.api.calls[:]
+        (node.root / "etc/a").write_text("drifted")
+        await asyncio.sleep(10)
+        assert (node.read("/etc/a"), node.lock.held, spec(node)) == ("1", False, {})
+    assert [call for call in node.api.calls if "/leases" in call.path and HOSTNAME.encode() in (call.body or b"")]
+
+
 async def test_another_holder_is_waited_for(node: OscAgent) -> None:
     """Contract 6.11: nothing is changed meanwhile; when the Lease is free again it is our turn."""
     node.publish(files=[inline("/etc/a", "1")], serial=True)
