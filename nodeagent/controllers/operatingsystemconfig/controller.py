@@ -69,8 +69,8 @@ CONTROLLER = "operatingsystemconfig"
 WAIT_FOR_NODE = timedelta(seconds=5)
 FIRST_RETRY = timedelta(milliseconds=5)
 LONGEST_RETRY = timedelta(seconds=1000)
-APPLY_SECONDS = 180.0
-"""Longest pass over files and units; an update in place has a time of its own (W19)."""
+APPLY_SECONDS = 300.0
+"""Longest pass over files and units: a pull that is given up, and what was waiting for it. An update in place has a time of its own (W19)."""
 DEADLINE = timedelta(seconds=APPLY_SECONDS) + BUDGET
 
 
@@ -80,10 +80,6 @@ class NodeUnknown(RetriableError):
 
 class ApplyFailed(RetriableError):
     """Some items of the OSC could not be applied; all others were."""
-
-
-class ApplyTooSlow(RetriableError):
-    """A pass over files and units did not end in time."""
 
 
 _SAID = (InvalidOSC, ApplyFailed, UpdateFailed, UpdateGivenUp, RolledBack, WaitingForReboot)
@@ -298,16 +294,9 @@ class OperatingSystemConfigReconciler:
 
     async def _carry_out(self, desired: Desired, prepared: Prepared) -> Outcome:
         steps = plan(prepared.changes, desired.effective)
-        scope = asyncio.timeout(APPLY_SECONDS)
         started = self._with.clock.monotonic()
-        try:
-            with self._with.jobs.handling(steps, checksum=desired.checksum):
-                async with scope:
-                    outcome = await self._with.applier.apply(steps, prepared.contents)
-        except TimeoutError as error:
-            if not scope.expired():
-                raise
-            raise ApplyTooSlow("apply took too long, going on with what is left", seconds=APPLY_SECONDS) from error
+        with self._with.jobs.handling(steps, checksum=desired.checksum):
+            outcome = await self._with.applier.apply(steps, prepared.contents, seconds=APPLY_SECONDS)
         self._with.applied(outcome, self._with.clock.monotonic() - started)
         return outcome
 

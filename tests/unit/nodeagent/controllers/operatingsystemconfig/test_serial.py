@@ -11,7 +11,7 @@ from agents.kube.errors import Unavailable
 from agents.kube.models import LEASES, NODES, format_micro_time
 from agents.runtime.controller import Environment
 from agents.runtime.metrics import Metrics
-from nodeagent.controllers.operatingsystemconfig import serial
+from nodeagent.controllers.operatingsystemconfig import controller, serial
 from nodeagent.controllers.operatingsystemconfig.serial import LockLost
 from tests.support.osc_agent import HOSTNAME, SECRET, SLEEP, OscAgent, from_image, inline
 from tests.support.tasks import running
@@ -126,8 +126,11 @@ async def test_w18_the_lock_is_renewed_in_the_background(node: OscAgent) -> None
         )
 
 
-async def test_w18_a_lock_that_is_lost_during_an_apply_stops_it_before_its_next_step(node: OscAgent) -> None:
+async def test_w18_a_lock_that_is_lost_during_an_apply_stops_it_before_its_next_step(
+    node: OscAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Contract 9 W18: taken by another node while an image is fetched: the unit that needs it is not started before our next turn."""
+    monkeypatch.setattr(controller, "APPLY_SECONDS", 800.0)  # longer than the lock is good for without a renewal
     node.images.images["i"] = {"/f": b"x"}
     node.images.blocked = asyncio.Event()
     unit = {"name": "a.service", "command": "start", "content": SLEEP, "filePaths": ["/f"]}
