@@ -55,7 +55,7 @@ from nodeagent.paths import Paths
 from nodeagent.status import StatusBoard
 from osc.codec import Decoded
 from osc.containerd import CONFIG_FILE
-from osc.diff import Dirty
+from osc.diff import Dirty, finished
 from osc.errors import InvalidOSC
 from osc.inplace import InPlaceChanges
 from osc.journal import Journal
@@ -140,6 +140,7 @@ class OperatingSystemConfigReconciler:
         """Version of the Secret that was refused last, and why."""
         self._released = ""
         self._settled = False
+        self._looked_at = dependencies.clock.monotonic()
 
     def repair(self, findings: Collection[Finding]) -> None:
         """Have the next pass write these items again."""
@@ -173,9 +174,10 @@ class OperatingSystemConfigReconciler:
         except InvalidOSC as error:
             refused = (secret.metadata.resource_version, str(error))
             if self._refused == refused:
-                return Result()  # an old timer: nothing is new about it
+                return await self._keep_applied(secret, node, error)
             self._refused = refused
             await self._refuse(error, node)
+            error.after = self._with.sync_period
             raise
         if (wait := await self._wait_for_turn(secret, node)) is not None:
             return Result(requeue_after=wait)
@@ -225,6 +227,43 @@ class OperatingSystemConfigReconciler:
         await self._with.status.failing({"operating system config": error}, next_try=None)
         await self._with.status.phase("failing")
 
+    async def _keep_applied(self, secret: Secret, node: Node | None, refused: InvalidOSC) -> Result:
+        """Beside an OSC that is refused: keep the machine as the last one that was applied wants it."""
+        again = Result(requeue_after=self._with.sync_period)
+        last = await asyncio.to_thread(self._with.journal.load_last_applied)
+        loaded = await asyncio.to_thread(self._with.journal.load)
+        unfinished = loaded.compare_with_disk or (loaded.pending is not None and loaded.pending.unfinished)
+        if node is None or last.decoded is None or last.doubtful or unfinished:
+            return again
+        applied = self._applied(last.decoded)
+        self._with.watch(applied.written_paths())
+        self._preparation.dirty |= await self._with.drift.look(applied)
+        if not self._preparation.dirty:
+            return again
+        if (wait := await self._wait_for_turn(secret, node)) is not None:
+            return Result(requeue_after=wait)
+        checksum = loaded.pending.checksum if loaded.pending is not None else node_metadata.applied_checksum(node)
+        await self._apply(secret, Desired(checksum or "", last.decoded, applied, staticpods.desired(applied)), node)
+        await self._with.status.failing({"operating system config": refused}, next_try=None)
+        await self._with.status.phase("failing")
+        return again
+
+    async def _look_beside(self, desired: Desired) -> None:
+        """While something of this OSC fails: see what drifted of the rest, as often as of one that is applied."""
+        pending = (await asyncio.to_thread(self._with.journal.load)).pending
+        if pending is None or pending.checksum != desired.checksum or not pending.unfinished:
+            return
+        now = self._with.clock.monotonic()
+        if not self._with.drift.suspecting and now - self._looked_at < self._with.sync_period.total_seconds():
+            return
+        self._looked_at = now
+        self._preparation.dirty |= await self._with.drift.look(finished(desired.effective, pending.changes))
+
+    async def _watch_the_rest(self, desired: Desired) -> None:
+        pending = (await asyncio.to_thread(self._with.journal.load)).pending
+        if pending is not None:
+            self._with.watch(finished(desired.effective, pending.changes).written_paths())
+
     async def _wait_for_turn(self, secret: Secret, node: Node | None) -> timedelta | None:
         """In a pool that goes on node by node, wait for the lock; without a Node nobody could know us (W18)."""
         if not is_serial(secret) or node is None:
@@ -258,6 +297,7 @@ class OperatingSystemConfigReconciler:
             log.info("Node labelled", node=node.metadata.name, labels=sorted(labels))
 
     async def _apply(self, secret: Secret, desired: Desired, node: Node | None) -> Result:
+        await self._look_beside(desired)
         prepared = await self._preparation.prepare(desired)
         for note in self._with.journal.take_news() if node is not None else ():
             self._event(node, "Warning", "StateDamaged", "Reconcile", note)
@@ -277,6 +317,7 @@ class OperatingSystemConfigReconciler:
             await self._restart("own unit or one of its files changed")
             return Result()
         if outcome.failed:
+            await self._watch_the_rest(desired)
             raise await self._failed(outcome, node) from next(iter(outcome.failed.values()))
         self._failures = 0
         if outcome.waiting:

@@ -208,6 +208,8 @@ async def test_an_update_that_failed_for_good_is_tried_again_when_a_person_says_
     command = f"echo x >> {updated.root}/tries; echo invalid arguments; exit 3"
     publish(updated, version="2.0", command=command)
     async with updated.controlling():
+        while metadata(updated)[0] is None:
+            await asyncio.to_thread(os.sched_yield)  # the command's time is real
         await work(3600)
     assert (updated.read("/tries"), len(updated.update_failures)) == ("x\n", 1)
     updated.start_process()
