@@ -17,6 +17,7 @@ import aiohttp
 from agents.core import files, trees
 from agents.core.errors import RetriableError, TerminalError
 from agents.core.logging import get_logger
+from agents.core.names import Names
 from agents.core.threads import run_to_end
 from nodeagent.host.originals import Originals
 from osc.containerd import (
@@ -66,12 +67,14 @@ class ContainerdFiles:
         containerd: asked for its version, and for the configuration to start from.
         originals: keeps the configuration as it was before us.
         root: where the machine's file system starts.
+        names: looks up the hosts of registries.
     """
 
-    def __init__(self, *, containerd: Containerd, originals: Originals, root: Path) -> None:
+    def __init__(self, *, containerd: Containerd, originals: Originals, root: Path, names: Names | None = None) -> None:
         self._containerd = containerd
         self._originals = originals
         self._root = root
+        self._names = names or Names()
 
     async def differs(self, settings: Runtime) -> bool:
         """Tell whether `configure` would change the file.
@@ -166,8 +169,9 @@ class ContainerdFiles:
         try:
             context = await asyncio.to_thread(self._tls, registry.upstream, host)
             timeout = aiohttp.ClientTimeout(total=PROBE_SECONDS)
+            connector = aiohttp.TCPConnector(ssl=context, resolver=self._names)
             async with (
-                aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(ssl=context)) as session,
+                aiohttp.ClientSession(timeout=timeout, connector=connector) as session,
                 session.get(host.url, allow_redirects=False),
             ):
                 return ""
