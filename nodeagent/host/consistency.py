@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from agents.core import files
-from osc.codec import InvalidContent, decode_file_content
+from agents.core import comparing, files
+from osc.codec import MAX_FILE_BYTES, InvalidContent, decode_file_content
 from osc.merge import Effective
 from osc.types import File, Inline, Unit
 from systemd.units import drop_in_path, find_fragment
@@ -69,20 +69,19 @@ def _inspect_file(file: File, inline: Inline, root: Path) -> Iterator[Finding]:
     except InvalidContent as error:
         yield Finding("FileDecodeError", f"content of file {file.path} cannot be decoded: {error}")
         return
+    place = root / file.path.lstrip("/")
     try:
-        found = files.read_optional(root / file.path.lstrip("/"))
+        same = comparing.holds(place, expected)
+        found = comparing.described(place) if same is False else ""
     except files.FileError as error:
-        yield Finding(
-            "FileReadError", f"file {file.path} cannot be read: {error.fields.get('problem')}", path=file.path
-        )
+        problem = error.fields.get("problem") or error.message
+        yield Finding("FileReadError", f"file {file.path} cannot be read: {problem}", path=file.path)
         return
-    if found is None:
+    if same is None:
         yield Finding("FileMissing", f"file {file.path} is missing", path=file.path)
-    elif found != expected:
-        digests = f"expected SHA-256 {_digest(expected)}, found {_digest(found)}"
-        changed = _changed_at(root / file.path.lstrip("/"))
-        message = f"file {file.path} differs: {digests}"
-        yield Finding("FileMismatch", message, path=file.path, changed_at=changed, definition=True)
+    elif not same:
+        message = f"file {file.path} differs: expected SHA-256 {_digest(expected)}, found {found}"
+        yield Finding("FileMismatch", message, path=file.path, changed_at=_changed_at(place), definition=True)
 
 
 def _inspect_status(file: File, root: Path) -> Iterator[Finding]:
@@ -112,26 +111,25 @@ def _changed_at(path: Path) -> float | None:
 
 def _inspect_unit(unit: Unit, loaded_units: Collection[str] | None, root: Path) -> Iterator[Finding]:
     fragment = find_fragment(unit.name, root=root)
-    content = _read(fragment) if fragment is not None else None
-    if content is None:
+    same = _holds(fragment, unit.content) if fragment is not None else None
+    if fragment is None or same is None:
         yield Finding(
             "UnitFileMissing", f"unit file of {unit.name} is missing", unit=unit.name if unit.content else None
         )
         return
-    if unit.content is not None and content != unit.content.encode():
-        changed = _changed_at(fragment) if fragment is not None else None
+    if not same:
+        changed = _changed_at(fragment)
         message = f"unit file of {unit.name} differs"
         yield Finding("UnitMismatch", message, unit=unit.name, changed_at=changed, definition=True)
     for drop_in in unit.drop_ins:
-        found = _read(drop_in_path(unit.name, drop_in.name, root=root))
-        if found is None:
+        place = drop_in_path(unit.name, drop_in.name, root=root)
+        if (same := _holds(place, drop_in.content)) is None:
             yield Finding("DropInMissing", f"drop-in {drop_in.name} of {unit.name} is missing", unit=unit.name)
-        elif found != drop_in.content.encode():
-            changed = _changed_at(drop_in_path(unit.name, drop_in.name, root=root))
+        elif not same:
             message = f"drop-in {drop_in.name} of {unit.name} differs"
-            yield Finding("DropInMismatch", message, unit=unit.name, changed_at=changed, definition=True)
-    if unit.enable is not None and loaded_units is not None:
-        enabled = unit.name in loaded_units or b"[Install]" not in content
+            yield Finding("DropInMismatch", message, unit=unit.name, changed_at=_changed_at(place), definition=True)
+    if unit.enable is not None and loaded_units is not None and (installable := _installable(fragment)) is not None:
+        enabled = unit.name in loaded_units or not installable
         if enabled != unit.enable:
             wanted, seen = ("enabled", "is not") if unit.enable else ("disabled", "is enabled")
             yield Finding("UnitEnableMismatch", f"unit {unit.name} should be {wanted} and {seen}")
@@ -140,12 +138,26 @@ def _inspect_unit(unit: Unit, loaded_units: Collection[str] | None, root: Path) 
             yield Finding("DependencyMissing", f"file {path} of unit {unit.name} is missing", path=path)
 
 
-def _read(path: Path) -> bytes | None:
+def _holds(path: Path, text: str | None) -> bool | None:
+    """Tell whether a unit's file is as it should be, anything if that is not said; None if it is missing or cannot be read."""
     try:
         # Unit files may be links: of an alias, or to /usr.
-        return files.read_optional(path.resolve())
+        place = path.resolve()
+        if text is not None:
+            return comparing.holds(place, text.encode())
+        with comparing.opened(place) as file:
+            return None if file is None else True
     except (files.FileError, OSError):
         return None
+
+
+def _installable(fragment: Path) -> bool | None:
+    """Tell whether a unit can be enabled, None if that cannot be read."""
+    try:
+        content = files.read_optional(fragment.resolve(), limit=MAX_FILE_BYTES)
+    except (files.FileError, OSError):
+        return None
+    return None if content is None else b"[Install]" in content
 
 
 def _digest(content: bytes) -> str:

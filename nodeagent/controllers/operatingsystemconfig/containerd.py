@@ -14,7 +14,7 @@ from typing import Protocol
 
 import aiohttp
 
-from agents.core import files, trees
+from agents.core import comparing, files, trees
 from agents.core.errors import RetriableError, TerminalError
 from agents.core.logging import get_logger
 from agents.core.names import Names
@@ -36,6 +36,8 @@ from osc.types import Registry, RegistryHost
 log = get_logger(__name__)
 
 CONFIG_MODE = 0o644
+MOST_CONFIG_BYTES = 1024 * 1024
+"""Of containerd's configuration: the default one has a few KiB, and it is parsed as a whole."""
 PROBE_SECONDS = 1.0
 """How long one host of a registry may take to answer a probe."""
 
@@ -114,7 +116,7 @@ class ContainerdFiles:
 
     async def tables(self, settings: Runtime) -> tuple[Mapping[str, object] | None, Mapping[str, object]]:
         """Return what the file says, None if there is none, and what it should say; errors as `differs`."""
-        content = await asyncio.to_thread(files.read_optional, self._at(CONFIG_FILE))
+        content = await asyncio.to_thread(files.read_optional, self._at(CONFIG_FILE), limit=MOST_CONFIG_BYTES)
         missing = content is None
         config = _parse(await self._containerd.default_config() if content is None else content)
         version = await self._containerd.version()
@@ -137,10 +139,9 @@ class ContainerdFiles:
     def has_registry(self, registry: Registry) -> bool:
         """Tell whether a registry's `hosts.toml` is as it should be; blocking."""
         try:
-            found = files.read_optional(self._directory(registry.upstream) / HOSTS_FILE)
+            return bool(comparing.holds(self._directory(registry.upstream) / HOSTS_FILE, hosts_toml(registry).encode()))
         except files.FileError:
             return False
-        return found == hosts_toml(registry).encode()
 
     def remove_registry(self, upstream: str) -> None:
         """Remove a registry's whole directory; missing is fine; blocking.

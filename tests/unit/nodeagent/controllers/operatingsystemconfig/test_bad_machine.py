@@ -36,9 +36,19 @@ def write(path: Path, content: bytes | None) -> None:
         (b'version = "two"\n', "two"),
         (b"version = 2\nplugins = 5\n", "plugins"),
         (b'version = 2\n[plugins]\n"io.containerd.grpc.v1.cri" = []\n', "io.containerd.grpc.v1.cri"),
+        (b"#" * 1024 * 1024 + b"\n", "too large"),
         (None, "not a regular file"),
     ],
-    ids=["torn", "binary", "unknown version", "version is text", "plugins is no table", "cri is no table", "directory"],
+    ids=[
+        "torn",
+        "binary",
+        "unknown version",
+        "version is text",
+        "plugins is no table",
+        "cri is no table",
+        "huge",
+        "directory",
+    ],
 )
 async def test_an_unusable_configuration_of_containerd_fails_alone(
     node: OscAgent, content: bytes | None, cause: str
