@@ -105,9 +105,7 @@ class ContainerdFiles:
             await run_to_end(files.ensure_directory, self._at(directory))
         if before == after:
             return False
-        import tomli_w  # rarely needed: only where containerd's configuration really changes
-
-        content = tomli_w.dumps(after).encode()
+        content = _rendered(after)
         await run_to_end(self._originals.keep_first, CONFIG_FILE)
         changes()
         await run_to_end(files.write_atomic, self._at(CONFIG_FILE), content, mode=CONFIG_MODE)
@@ -122,10 +120,8 @@ class ContainerdFiles:
         version = await self._containerd.version()
         try:
             wanted = patched(config, settings, version)
-        except UnusableConfig as error:
-            raise BrokenConfig(
-                "configuration of containerd cannot be used", path=CONFIG_FILE, problem=str(error)
-            ) from error
+        except (UnusableConfig, RecursionError) as error:
+            raise _unusable(error) from error
         return None if missing else config, wanted
 
     def write_registry(self, registry: Registry) -> bool:
@@ -202,7 +198,21 @@ class ContainerdFiles:
 def _parse(content: bytes) -> dict[str, object]:
     try:
         return tomllib.loads(content.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also plain ones, of an integer with too many digits
         raise BrokenConfig(
             "configuration of containerd is not valid TOML", path=CONFIG_FILE, problem=str(error)[:200]
         ) from None
+
+
+def _rendered(table: Mapping[str, object]) -> bytes:
+    import tomli_w  # rarely needed: only where containerd's configuration really changes
+
+    try:
+        return tomli_w.dumps(table).encode()
+    except (ValueError, RecursionError) as error:
+        # Reading takes deeper tables than writing, and longer integers.
+        raise _unusable(error) from None
+
+
+def _unusable(error: Exception) -> BrokenConfig:
+    return BrokenConfig("configuration of containerd cannot be used", path=CONFIG_FILE, problem=str(error)[:200])

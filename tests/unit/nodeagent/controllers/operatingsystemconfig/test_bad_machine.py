@@ -32,6 +32,10 @@ def write(path: Path, content: bytes | None) -> None:
     [
         (b"[plugins\nversion = ", "not valid TOML"),
         (b"\xff\xfe\x00", "not valid TOML"),
+        (b"version = 2\nx = " + b"9" * 5000 + b"\n", "not valid TOML"),
+        (b"version = 2\nx = " + b"[" * 5000 + b"]" * 5000 + b"\n", "not valid TOML"),
+        (b"version = 2\nx = 0x" + b"f" * 5000 + b"\n", "cannot be used"),
+        (b"version = 2\nx = " + b"[" * 350 + b"]" * 350 + b"\n", "cannot be used"),
         (b"version = 9\n", "9"),
         (b'version = "two"\n', "two"),
         (b"version = 2\nplugins = 5\n", "plugins"),
@@ -42,6 +46,10 @@ def write(path: Path, content: bytes | None) -> None:
     ids=[
         "torn",
         "binary",
+        "too many digits",
+        "too deep to be read",
+        "too many digits to be written",
+        "too deep to be written",
         "unknown version",
         "version is text",
         "plugins is no table",
