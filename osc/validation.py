@@ -33,6 +33,7 @@ STATE_OF_AGENT = ("credentials/", "last-applied-osc.yaml", "last-computed-osc-ch
 _LONGEST_NAME_BYTES = 255
 _LONGEST_PATH_BYTES = 4095
 _SPECIAL_NAMES = (".", "..")
+_INTEGERS = range(-(2**63), 2**63)
 _T = TypeVar("_T")
 _PLUGIN_OPERATIONS = (None, "", "add", "remove")
 _CGROUP_DRIVERS = (None, "", "systemd", "cgroupfs")
@@ -104,6 +105,19 @@ def _check_plugin(where: str, plugin: Plugin) -> Iterator[Problem]:
         yield Problem(f"{where}.values", "must not be given for remove")
     if plugin.values is not None and not isinstance(plugin.values, Mapping):
         yield Problem(f"{where}.values", "must be an object")
+    yield from _check_integers(f"{where}.values", plugin.values)
+
+
+def _check_integers(where: str, value: object) -> Iterator[Problem]:
+    """TOML guarantees 64 bits with a sign, and containerd refuses its whole file for more."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _check_integers(f"{where}.{key}", item)
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _check_integers(f"{where}[{index}]", item)
+    elif isinstance(value, int) and value not in _INTEGERS:
+        yield Problem(where, "must be an integer of 64 bits with a sign")
 
 
 def _check_registry(where: str, registry: Registry) -> Iterator[Problem]:

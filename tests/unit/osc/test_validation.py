@@ -279,6 +279,24 @@ def test_a_bad_plugin_is_refused(plugin: dict[str, object], field: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        ({"n": 2**63}, "n"),
+        ({"n": -(2**63) - 1}, "n"),
+        ({"a": {"l": [1, {"n": 2**70}]}}, "a.l[1].n"),
+        ({"l": [[0], [2**70]]}, "l[1][0]"),
+        ({"n": 2**63 - 1, "m": -(2**63), "yes": True, "f": 1e300, "none": None}, None),
+    ],
+)
+def test_integers_of_a_plugin_fit_into_toml(values: dict[str, object], field: str | None) -> None:
+    """Contract 6.14: TOML has integers of 64 bits; a longer one, also deep inside, is refused with its path before containerd's file is touched."""
+    section = {"sandboxImage": "p", "plugins": [{"path": ["a"], "values": values}]}
+    found = problems({"spec": {"criConfig": {"name": "containerd", "containerd": section}}})
+    where = f"spec.criConfig.containerd.plugins[0].values.{field}: must be an integer of 64 bits with a sign"
+    assert found == ([] if field is None else [where])
+
+
+@pytest.mark.parametrize(
     ("image", "path"),
     [("", "/f"), ("--help", "/f"), ("a b", "/f"), ("i", ""), ("i", "/"), ("i", "/../etc/shadow"), ("i", "a/../../b")],
 )
