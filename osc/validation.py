@@ -20,6 +20,7 @@ from osc.types import (
     File,
     FileContent,
     ImageRef,
+    InPlaceUpdatesStatus,
     OperatingSystemConfig,
     Plugin,
     Registry,
@@ -234,6 +235,7 @@ def _check_image(where: str, reference: ImageRef) -> Iterator[Problem]:
 
 
 def _check_in_place(config: OperatingSystemConfig) -> Iterator[Problem]:
+    yield from _check_update(config.status.in_place_updates)
     wanted = config.spec.in_place_updates
     if wanted is None:
         return
@@ -242,6 +244,14 @@ def _check_in_place(config: OperatingSystemConfig) -> Iterator[Problem]:
             Version.parse(version)
         except InvalidVersion:
             yield Problem(f"spec.inPlaceUpdates.{name}", "must be a version")
+
+
+def _check_update(status: InPlaceUpdatesStatus | None) -> Iterator[Problem]:
+    if status is None or status.os_update is None:
+        return
+    where, update = "status.inPlaceUpdates.osUpdate", status.os_update
+    texts = [(f"{where}.command", update.command), *_located(f"{where}.args", update.args)]
+    yield from (Problem(place, "contains a NUL byte") for place, text in texts if "\0" in text)
 
 
 def _check_inline(content: FileContent) -> Iterator[str]:

@@ -310,6 +310,16 @@ def test_versions_of_an_update_in_place_must_be_versions() -> None:
     """Contract 6.13: what cannot be compared is said before anything is changed."""
     document: dict[str, object] = {"spec": {"inPlaceUpdates": {"operatingSystemVersion": "new", "kubelet": "1.34.4"}}}
     assert problems(document) == ["spec.inPlaceUpdates.operatingSystemVersion: must be a version"]
+    document = {"spec": {"inPlaceUpdates": {"operatingSystemVersion": "9" * 5000, "kubelet": "1.34.4"}}}
+    assert problems(document) == ["spec.inPlaceUpdates.operatingSystemVersion: must be a version"]
+
+
+def test_no_nul_is_given_to_the_command_of_an_update() -> None:
+    """Contract 6.13: no program can be started with it: said with its path before the machine is drained for nothing."""
+    where = "status.inPlaceUpdates.osUpdate"
+    update = {"command": "a\0b", "args": ["fine", "c\0d"]}
+    document: dict[str, object] = {"status": {"inPlaceUpdates": {"osUpdate": update}}}
+    assert problems(document) == [f"{where}.command: contains a NUL byte", f"{where}.args[1]: contains a NUL byte"]
 
 
 def test_all_problems_are_reported_at_once() -> None:
