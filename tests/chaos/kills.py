@@ -5,7 +5,7 @@ from pathlib import Path
 from random import Random
 
 from tests.chaos.campaign import Case
-from tests.chaos.interruption import agent_pid, injected, wait_ended, wait_ready, was_injected, was_killed
+from tests.chaos.interruption import agent_pid, end_once_applied, injected, wait_ready, was_injected, was_killed
 from tests.chaos.random_moments import RandomMoments
 from tests.chaos.recipes import Recipe
 from tests.chaos.sweep import SweepCampaign
@@ -37,8 +37,7 @@ class Boundaries(SweepCampaign):
         twin.start_from(before)
         log, pid = self.fresh_log(), agent_pid(twin.subject)
         with injected(pid, CALLS[values["kind"]], f"signal=KILL:when={values['number']}", log):
-            self.publish(after)
-            wait_ended(pid)  # the own configuration changes, so it ends in any case
+            end_once_applied(twin.subject, pid, self.publish(after))
             reached = was_killed(log, pid)
         self.note(case, reached=reached)
         return twin.compare(after)

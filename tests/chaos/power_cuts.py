@@ -14,7 +14,7 @@ from pathlib import Path
 import yaml
 
 from tests.chaos.campaign import Case
-from tests.chaos.interruption import agent_pid, injected, wait_ended, wait_ready, was_killed
+from tests.chaos.interruption import agent_pid, end_once_applied, injected, wait_ready, was_killed
 from tests.chaos.random_moments import RandomMoments
 from tests.chaos.recipes import PATHS, Recipe, content_of
 from tests.chaos.sweep import SweepCampaign
@@ -97,8 +97,7 @@ class EveryWrite(SweepCampaign, _Cuts):
         self._settle()
         log, pid = self.fresh_log(), agent_pid(twin.subject)
         with injected(pid, CALLS[values["kind"]], f"signal=KILL:when={values['number']}", log):
-            self.publish(after)
-            wait_ended(pid)
+            end_once_applied(twin.subject, pid, self.publish(after))
             reached = was_killed(log, pid)
             problems = self._cut_and_compare(after) if reached else []
         self.note(case, reached=reached)
