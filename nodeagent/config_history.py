@@ -16,7 +16,7 @@ from pathlib import Path
 
 from agents.core import files
 from agents.core.aside import DAMAGED, keep_aside
-from agents.core.config import ConfigError, decode_mapping
+from agents.core.config import ConfigError, decode_mapping, read_content
 from agents.core.errors import AgentError
 from agents.core.generations import Generations, Origin
 from agents.core.logging import get_logger
@@ -73,14 +73,12 @@ def load(
                 log.debug("Kept configuration not usable", path=str(path), problems=error.problems)
 
     try:
-        content = path.read_bytes()
+        content = read_content(path)
         found = parse(content)
-    except (OSError, ConfigError) as error:
+    except ConfigError as error:
         for known in newest():
             return Known(known, (_set_aside(path, error),))
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError(path, [f"cannot be read: {error.strerror}"]) from error
+        raise
     if generations.origin(path, content) is Origin.OLDER and content not in asked():
         for known in newest():
             text = (
@@ -93,8 +91,8 @@ def load(
     return Known(found)
 
 
-def _set_aside(path: Path, error: OSError | ConfigError) -> Note:
-    problems = "; ".join(error.problems) if isinstance(error, ConfigError) else f"cannot be read: {error.strerror}"
+def _set_aside(path: Path, error: ConfigError) -> Note:
+    problems = "; ".join(error.problems)
     log.error("Configuration not usable, going on with the one before", path=str(path), problems=problems)
     aside = path.with_name(f"{path.name}{DAMAGED}")
     try:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from agents.core import comparing
 from agents.core.errors import AgentError, TerminalError
 from agents.core.files import FileError, read_optional
 from nodeagent.host.originals import Originals
@@ -23,8 +24,8 @@ from osc.pending import Pending
 from osc.types import OWN_UNIT, File, Unit
 from osc.validation import check_name, check_path
 
-Reader = Callable[[str], bytes | None]
-"""Returns the content of a file of the machine, None if there is none or it cannot be read."""
+Comparer = Callable[[str, bytes], bool | None]
+"""Tells whether a file of the machine holds exactly this, None if there is none or it cannot be read."""
 
 
 class NothingKnown(TerminalError):
@@ -79,13 +80,13 @@ def find_remains(*, journal: Journal, originals: Originals, desired: Path, hostn
             path="last-applied-osc.yaml",
         )
 
-    def read(path: str) -> bytes | None:
+    def holds(path: str, content: bytes) -> bool | None:
         try:
-            return read_optional(root / path.lstrip("/"))
+            return comparing.holds(root / path.lstrip("/"), content)
         except FileError:
             return None
 
-    found = _Found(complete, loaded.pending or loaded.before, read)
+    found = _Found(complete, loaded.pending or loaded.before, holds)
     found.files |= originals.paths
     if last.also is not None:
         found.add_likely(effective(last.also.config, hostname=hostname))
@@ -103,10 +104,10 @@ def _read_desired(path: Path, hostname: str) -> Effective | None:
 
 
 class _Found:
-    def __init__(self, complete: Effective, pending: Pending | None, read: Reader) -> None:
+    def __init__(self, complete: Effective, pending: Pending | None, holds: Comparer) -> None:
         changes = Changes() if pending is None else pending.changes
         touched = Touched() if pending is None else pending.touched | changes.touched()
-        self._read = read
+        self._holds = holds
         self.files = set(complete.files_by_path())
         own = {OWN_UNIT: TouchedUnit(created=True)}
         self._units: dict[str, TouchedUnit] = dict((Touched.of(complete) | Touched(units=own)).units)
@@ -151,7 +152,7 @@ class _Found:
             return
         if left is None or self._is_as(path, left):
             self.files.add(path)
-        elif self._read(path) is not None:
+        elif self._holds(path, b"") is not None:
             self._unproven.add(path)
 
     def _add_unit(self, name: str, touched: TouchedUnit, left: Unit | None) -> None:
@@ -173,18 +174,15 @@ class _Found:
 
     def _is_text(self, path: str, text: str) -> bool:
         """Tell whether a file of a unit is exactly as it shall be."""
-        found = self._read(path)
-        if found is not None and found != text.encode():
+        same = self._holds(path, text.encode())
+        if same is False:
             self._unproven.add(path)
-        return found == text.encode()
+        return bool(same)
 
     def _is_as(self, path: str, file: File) -> bool:
-        found = self._read(path)
-        if found is None:
-            return False
         if file.content.inline is None:
             return False  # a Secret's or an image's bytes are not known here
         try:
-            return found == codec.decode_file_content(file.content.inline)
+            return bool(self._holds(path, codec.decode_file_content(file.content.inline)))
         except AgentError:
             return False

@@ -336,6 +336,22 @@ def add_dirty(changes: Changes, new: Effective, dirty: Dirty) -> Changes:
     return replace(restarted, reload=restarted.reload or bool(units))
 
 
+def finished(wanted: Effective, left: Changes) -> Effective:
+    """Return what an apply that has not ended has brought already: desired files, units and registries with nothing left to do."""
+    files = {file.path for file in left.files_changed}
+    units = {change.unit.name for change in left.units_changed}
+    registries = {registry.upstream for registry in left.registries_desired}
+    runtime = wanted.runtime
+    if runtime is not None:
+        kept = tuple(registry for registry in runtime.registries if registry.upstream not in registries)
+        runtime = replace(runtime, registries=kept)
+    return Effective(
+        tuple(file for file in wanted.files if file.path not in files),
+        tuple(unit for unit in wanted.units if unit.name not in units),
+        runtime,
+    )
+
+
 def changed_secrets(new: Effective, before: Mapping[str, str], now: Mapping[str, str]) -> frozenset[str]:
     """Return paths of secretRef files whose content is another than when it was last written (W44).
 

@@ -54,9 +54,9 @@ class Loaded:
 
     Attributes:
         pending: what is left; None if there is nothing, or it is not known.
-        compare_with_disk: what was touched is not known (the file was damaged, or another node agent left work in it), so
-            last-applied alone does not tell what is on the machine.
-        before: of a damaged file: what the generation before it said.
+        compare_with_disk: what was touched is not known (the file was damaged or lost, or another node agent left work in
+            it), so last-applied alone does not tell what is on the machine.
+        before: of a damaged or lost file: what the generation before it said.
     """
 
     pending: Pending | None
@@ -278,7 +278,9 @@ class Journal:
         try:
             content = self._read(self._pending_path)
             if content is None:
-                return Loaded(None, compare_with_disk=False)
+                # One that was there and is gone, set aside by a process that was killed then, is as good as a damaged one.
+                before = self._generation_before()
+                return Loaded(None, compare_with_disk=before is not None, before=before)
             pending = decode_pending(content)
         except (FileError, TornPending) as error:
             log.error("Pending changes unreadable", path=str(self._pending_path), error=error)

@@ -20,6 +20,7 @@ from osc.types import (
     File,
     FileContent,
     ImageRef,
+    InPlaceUpdatesStatus,
     OperatingSystemConfig,
     Plugin,
     Registry,
@@ -33,6 +34,7 @@ STATE_OF_AGENT = ("credentials/", "last-applied-osc.yaml", "last-computed-osc-ch
 _LONGEST_NAME_BYTES = 255
 _LONGEST_PATH_BYTES = 4095
 _SPECIAL_NAMES = (".", "..")
+_INTEGERS = range(-(2**63), 2**63)
 _T = TypeVar("_T")
 _PLUGIN_OPERATIONS = (None, "", "add", "remove")
 _CGROUP_DRIVERS = (None, "", "systemd", "cgroupfs")
@@ -104,6 +106,19 @@ def _check_plugin(where: str, plugin: Plugin) -> Iterator[Problem]:
         yield Problem(f"{where}.values", "must not be given for remove")
     if plugin.values is not None and not isinstance(plugin.values, Mapping):
         yield Problem(f"{where}.values", "must be an object")
+    yield from _check_integers(f"{where}.values", plugin.values)
+
+
+def _check_integers(where: str, value: object) -> Iterator[Problem]:
+    """TOML guarantees 64 bits with a sign, and containerd refuses its whole file for more."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _check_integers(f"{where}.{key}", item)
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _check_integers(f"{where}[{index}]", item)
+    elif isinstance(value, int) and value not in _INTEGERS:
+        yield Problem(where, "must be an integer of 64 bits with a sign")
 
 
 def _check_registry(where: str, registry: Registry) -> Iterator[Problem]:
@@ -220,6 +235,7 @@ def _check_image(where: str, reference: ImageRef) -> Iterator[Problem]:
 
 
 def _check_in_place(config: OperatingSystemConfig) -> Iterator[Problem]:
+    yield from _check_update(config.status.in_place_updates)
     wanted = config.spec.in_place_updates
     if wanted is None:
         return
@@ -228,6 +244,14 @@ def _check_in_place(config: OperatingSystemConfig) -> Iterator[Problem]:
             Version.parse(version)
         except InvalidVersion:
             yield Problem(f"spec.inPlaceUpdates.{name}", "must be a version")
+
+
+def _check_update(status: InPlaceUpdatesStatus | None) -> Iterator[Problem]:
+    if status is None or status.os_update is None:
+        return
+    where, update = "status.inPlaceUpdates.osUpdate", status.os_update
+    texts = [(f"{where}.command", update.command), *_located(f"{where}.args", update.args)]
+    yield from (Problem(place, "contains a NUL byte") for place, text in texts if "\0" in text)
 
 
 def _check_inline(content: FileContent) -> Iterator[str]:

@@ -50,6 +50,9 @@ class ConfigError(FatalError):
 
 M = TypeVar("M", bound=BaseModel)
 
+MOST_CONFIG_BYTES = 8 * 1024 * 1024
+"""What a configuration file may hold, as any file that an OperatingSystemConfig brings."""
+
 
 def load_config(path: Path, model: type[M]) -> M:
     """Read a YAML or JSON file into a model.
@@ -62,11 +65,19 @@ def load_config(path: Path, model: type[M]) -> M:
 
 def read_mapping(path: Path) -> Mapping[str, object]:
     """Read a YAML or JSON file that holds one object; same errors as `load_config`."""
+    return decode_mapping(path, read_content(path))
+
+
+def read_content(path: Path) -> bytes:
+    """Read what a file holds; same errors as `load_config`. A pipe is fine, and what has no end is not read to it."""
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            content = file.read(MOST_CONFIG_BYTES + 1)
     except OSError as error:
         raise ConfigError(path, [f"cannot be read: {error.strerror}"]) from error
-    return decode_mapping(path, content)
+    if len(content) > MOST_CONFIG_BYTES:
+        raise ConfigError(path, [f"cannot be read: larger than {MOST_CONFIG_BYTES} bytes"])
+    return content
 
 
 def decode_mapping(path: Path, content: bytes) -> Mapping[str, object]:

@@ -48,6 +48,9 @@ class RetriableError(AgentError):
 class TerminalError(AgentError):
     """The same input cannot succeed; only new input is worth another attempt."""
 
+    after: timedelta | None = None
+    """Come back then all the same, for what else there is to do for this key."""
+
 
 class FatalError(AgentError):
     """The process must end: wrong composition or a broken invariant."""

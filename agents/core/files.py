@@ -31,6 +31,8 @@ _LONGEST_NAME = 255
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 PERMISSIONS = 0o777
 DIRECTORY_MODE = 0o755
+MOST_READ_BYTES = 64 * 1024 * 1024
+"""What a file may hold that is read as a whole: four times the largest OperatingSystemConfig."""
 _PIECE_BYTES = 128 * 1024
 """As `cp` has it. With a MiB ext4 asks for as much memory at a time, and in a virtual machine the host may first have to find that: 3 ms each."""
 
@@ -61,6 +63,14 @@ class NotRegularFile(FileError):
     """The target exists and is a directory, a device, a socket or a pipe."""
 
 
+class TooLarge(FileError):
+    """The file holds more than its reader takes; fields: `path`, and in bytes `size` and `limit`."""
+
+    def __init__(self, path: Path, *, size: int, limit: int) -> None:
+        super().__init__("file too large to be read", path)
+        self.fields |= {"size": size, "limit": limit}
+
+
 def write_atomic(path: Path, content: bytes, *, mode: int, sync: bool = True) -> bool:
     """Make the file hold exactly this content and mode.
 
@@ -85,46 +95,54 @@ def write_atomic(path: Path, content: bytes, *, mode: int, sync: bool = True) ->
     return bool(change)
 
 
-def read_optional(path: Path) -> bytes | None:
-    """Return the file's content, None if it does not exist.
+def read_optional(path: Path, *, limit: int = MOST_READ_BYTES) -> bytes | None:
+    """Return the file's content, None if it does not exist. What it should hold is better compared with `comparing.holds`.
 
     Raises:
-        FileError: it exists and cannot be read, or is not a regular file.
+        FileError: it exists and cannot be read, is not a regular file, or holds more than `limit` bytes.
     """
     try:
         with walk(path) as (directory, name):
             descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
-            return _content(descriptor, path)
+            return _content(descriptor, path, limit)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise FileError("file not read", path, error) from error
 
 
-def read_mounted(path: Path) -> bytes | None:
-    """Return the content of a file in a volume of a Pod, None if it does not exist.
+def read_mounted(path: Path, *, limit: int = MOST_READ_BYTES) -> bytes | None:
+    """Return the content of a file in a volume of a Pod, or behind a link of the operating system or the kubelet; None if it does not exist.
 
     Names in such a volume are links into a folder that the kubelet exchanges as a whole, and the volume's folder may be writable for all.
     So links are followed, wherever they lead: the volume belongs to whoever gives us the content.
 
     Raises:
-        FileError: it exists and cannot be read, or is not a regular file.
+        FileError: it exists and cannot be read, is not a regular file, or holds more than `limit` bytes.
     """
     try:
-        return _content(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), path)
+        return _content(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), path, limit)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise FileError("file not read", path, error) from error
 
 
-def _content(descriptor: int, path: Path) -> bytes:
+def _content(descriptor: int, path: Path, limit: int) -> bytes:
     """Return the content of an open file and close it."""
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
             raise NotRegularFile("not a regular file", path)
-        with open(descriptor, "rb", closefd=False) as file:
-            return file.read()
+        size, content = found.st_size, b""
+        if size <= limit:
+            with open(descriptor, "rb", closefd=False) as file:
+                content = file.read(size + 1)
+                if len(content) > size:  # it grows, or the kernel makes it up
+                    content += file.read(limit + 1 - size)
+        if max(size, len(content)) > limit:
+            raise TooLarge(path, size=max(size, len(content)), limit=limit)
+        return content
     finally:
         os.close(descriptor)
 

@@ -91,6 +91,9 @@ async def run(
         )
     except OSError as error:
         raise ProcessError("program not started", command=command, problem=os.strerror(error.errno or 0)) from error
+    except ValueError as error:  # what no program can be given, as a NUL in an argument
+        command = command.encode(errors="replace").decode()
+        raise ProcessError("program not started", command=command, problem=str(error)) from error
     stdout, stderr = bytearray(), bytearray()
     try:
         async with asyncio.timeout(deadline.total_seconds()), asyncio.TaskGroup() as group:

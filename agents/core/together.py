@@ -1,4 +1,4 @@
-"""Two questions at once, with an answer as plain as that of one after the other."""
+"""Several things at once, with an answer as plain as that of one after the other."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -32,3 +32,9 @@ async def both(first: Callable[[], Awaitable[A]], second: Callable[[], Awaitable
     if failed:
         raise failed[0]
     return tasks[0].result(), tasks[1].result()
+
+
+def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the first error of a group by itself, however deep it lies in groups of groups."""
+    error = group.exceptions[0]
+    return first_of(error) if isinstance(error, BaseExceptionGroup) else error

@@ -32,7 +32,10 @@ class Version:
         plain = _SUFFIX.split(text.replace("v", ""), maxsplit=1)[0].strip()
         if not _PARTS.fullmatch(plain):
             raise InvalidVersion("not a version", version=text[:100])
-        return cls(tuple(int(part) for part in plain.split(".")))
+        try:
+            return cls(tuple(int(part) for part in plain.split(".")))
+        except ValueError:  # thousands of digits
+            raise InvalidVersion("not a version", version=text[:100]) from None
 
     @property
     def complete(self) -> tuple[int, int, int]:

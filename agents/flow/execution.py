@@ -23,6 +23,7 @@ from typing import Protocol
 from agents.core.clock import Clock
 from agents.core.errors import AgentError, FatalError
 from agents.core.logging import bind, get_logger
+from agents.core.together import first_of
 from agents.flow.errors import ErrorContext, FlowCancelled, FlowFailed, Several, TaskError
 from agents.flow.graph import Flow, Task
 from agents.flow.progress import Reporter, Stats
@@ -71,7 +72,7 @@ async def run(flow: Flow, *, clock: Clock, options: Options | None = None) -> No
         await _Execution(flow, clock, options).run()
     except BaseExceptionGroup as group:
         # Nothing but a broken invariant gets out of a task; of several one is enough to end the process.
-        raise _first(group) from group
+        raise first_of(group) from group
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,8 +258,3 @@ def _failed(task: str, text: str, cause: BaseException) -> TaskError:
 
 def _panicked(task: str) -> str:
     return f'task "{task}" recovered panic'
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    error = group.exceptions[0]
-    return _first(error) if isinstance(error, BaseExceptionGroup) else error

@@ -25,6 +25,7 @@ import aiohttp
 
 from agents.core.clock import Clock
 from agents.core.errors import AgentError
+from agents.core.names import Names
 from agents.kube.api_client import new_api_client
 from agents.kube.errors import MAX_TEXT, DeadlineExceeded, Forbidden, NotFound, Unavailable, from_response
 from agents.kube.kubeconfig import ClusterAccess, TokenFile
@@ -195,6 +196,7 @@ class HttpTransport:
         self._clock = clock
         self._limiter = limiter
         self._observe = observe
+        self._names = Names()
         self._identity = self._identify(access)
         self._generation: _Generation | None = None
         self._opening = asyncio.Lock()
@@ -309,7 +311,7 @@ class HttpTransport:
         except AgentError as error:
             raise Unavailable("credentials or CA cannot be used", cause=str(error)[:MAX_TEXT]) from error
         session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=context, use_dns_cache=False, force_close=False),
+            connector=aiohttp.TCPConnector(ssl=context, use_dns_cache=False, force_close=False, resolver=self._names),
             cookie_jar=aiohttp.DummyCookieJar(),
             trust_env=False,
             raise_for_status=False,

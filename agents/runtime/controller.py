@@ -7,7 +7,7 @@
 | `RequeueAfter(after=...)` | as with `Result(requeue_after=...)`, and its reason is logged |
 | `RetriableError(after=...)` | back after that time, at most `max_backoff`; the failure still counts |
 | `RetriableError`, deadline exceeded, any unknown exception | back after its back-off |
-| `TerminalError` | forgotten: only new input is worth another attempt |
+| `TerminalError` | forgotten: only new input is worth another attempt; with `after` back after that time |
 | `FatalError` | the process ends |
 
 This is also the only place that logs a failed reconcile. Source: controller-runtime, pkg/internal/controller.
@@ -162,6 +162,8 @@ class Controller:
         except TerminalError as error:
             terminal = True
             queue.forget(request)
+            if error.after is not None:
+                queue.add_after(request, error.after)
             log.error("Reconcile failed, waiting for new input", error=error)
         except Exception as error:  # noqa: BLE001 - an unknown exception is retriable; it is logged with its traceback
             self._failed(request, queue, error)

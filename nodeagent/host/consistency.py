@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from agents.core import files
-from osc.codec import InvalidContent, decode_file_content
+from agents.core import comparing, files
+from osc.codec import MAX_FILE_BYTES, InvalidContent, decode_file_content
 from osc.merge import Effective
 from osc.types import File, Inline, Unit
 from systemd.units import drop_in_path, find_fragment, unit_path
@@ -86,35 +86,40 @@ def _inspect_file(file: File, inline: Inline, root: Path) -> Iterator[Finding]:
         yield Finding("FileDecodeError", f"content of file {file.path} cannot be decoded: {error}")
         return
 
-    def difference(found: bytes) -> str:
-        return "" if found == expected else f": expected SHA-256 {_digest(expected)}, found {_digest(found)}"
+    def look(place: Path) -> str | None:
+        same = comparing.holds(place, expected)
+        if same or same is None:
+            return None if same is None else ""
+        return f": expected SHA-256 {_digest(expected)}, found {comparing.described(place)}"
 
-    yield from _compare(file, root, difference)
+    yield from _compare(file, root, look)
 
 
 def _inspect_secret(file: File, expected: str, root: Path) -> Iterator[Finding]:
-    def difference(found: bytes) -> str:
+    def look(place: Path) -> str | None:
+        with comparing.opened(place) as found:
+            if found is None:
+                return None
         # Without the digests: what is short is guessed from them, and events are read by many.
-        return "" if _digest(found) == expected else " from what its Secret held"
+        return "" if comparing.described(place) == expected else " from what its Secret held"
 
-    yield from _compare(file, root, difference)
+    yield from _compare(file, root, look)
 
 
-def _compare(file: File, root: Path, difference: Callable[[bytes], str]) -> Iterator[Finding]:
-    """Look at the content of a file; `difference` says in words how it is another one, and nothing if it is not."""
+def _compare(file: File, root: Path, look: Callable[[Path], str | None]) -> Iterator[Finding]:
+    """Look at the content of a file; `look` says in words how it is another one, nothing if it is not, None if it is missing."""
+    place = root / file.path.lstrip("/")
     try:
-        found = files.read_optional(root / file.path.lstrip("/"))
+        words = look(place)
     except files.FileError as error:
-        yield Finding(
-            "FileReadError", f"file {file.path} cannot be read: {error.fields.get('problem')}", path=file.path
-        )
+        problem = error.fields.get("problem") or error.message
+        yield Finding("FileReadError", f"file {file.path} cannot be read: {problem}", path=file.path)
         return
-    if found is None:
+    if words is None:
         yield _missing(file, root)
-    elif words := difference(found):
-        changed = changed_at(root / file.path.lstrip("/"))
+    elif words:
         message = f"file {file.path} differs{words}"
-        yield Finding("FileMismatch", message, path=file.path, changed_at=changed, definition=True)
+        yield Finding("FileMismatch", message, path=file.path, changed_at=changed_at(place), definition=True)
 
 
 def _inspect_status(file: File, root: Path) -> Iterator[Finding]:
@@ -164,12 +169,12 @@ def _gone_at(path: Path) -> float | None:
 
 def _inspect_unit(unit: Unit, loaded_units: Collection[str] | None, root: Path) -> Iterator[Finding]:
     fragment = find_fragment(unit.name, root=root)
-    content = _read(fragment) if fragment is not None else None
-    if content is None:
+    same = _holds(fragment, unit.content) if fragment is not None else None
+    if fragment is None or same is None:
         ours = unit.name if unit.content else None
         yield Finding("UnitFileMissing", f"unit file of {unit.name} is missing", unit=ours, place=unit.path)
         return
-    if unit.content is not None and content != unit.content.encode():
+    if not same:
         ours_path = unit_path(unit.name, root=root)
         # Ours, also where it is gone: the operating system's that is in effect instead may be old.
         changed = changed_at(ours_path)
@@ -177,10 +182,9 @@ def _inspect_unit(unit: Unit, loaded_units: Collection[str] | None, root: Path) 
         yield Finding("UnitMismatch", message, unit=unit.name, place=unit.path, changed_at=changed, definition=True)
     for drop_in in unit.drop_ins:
         where = drop_in_path(unit.name, drop_in.name, root=root)
-        found = _read(where)
-        if found == drop_in.content.encode():
+        if same := _holds(where, drop_in.content):
             continue
-        reason, state = ("DropInMissing", "is missing") if found is None else ("DropInMismatch", "differs")
+        reason, state = ("DropInMissing", "is missing") if same is None else ("DropInMismatch", "differs")
         yield Finding(
             reason,
             f"drop-in {drop_in.name} of {unit.name} {state}",
@@ -189,8 +193,8 @@ def _inspect_unit(unit: Unit, loaded_units: Collection[str] | None, root: Path) 
             changed_at=changed_at(where),
             definition=True,
         )
-    if unit.enable is not None and loaded_units is not None:
-        enabled = unit.name in loaded_units or b"[Install]" not in content
+    if unit.enable is not None and loaded_units is not None and (installable := _installable(fragment)) is not None:
+        enabled = unit.name in loaded_units or not installable
         if enabled != unit.enable:
             wanted, seen = ("enabled", "is not") if unit.enable else ("disabled", "is enabled")
             yield Finding("UnitEnableMismatch", f"unit {unit.name} should be {wanted} and {seen}")
@@ -199,12 +203,26 @@ def _inspect_unit(unit: Unit, loaded_units: Collection[str] | None, root: Path) 
             yield Finding("DependencyMissing", f"file {path} of unit {unit.name} is missing", path=path)
 
 
-def _read(path: Path) -> bytes | None:
+def _holds(path: Path, text: str | None) -> bool | None:
+    """Tell whether a unit's file is as it should be, anything if that is not said; None if it is missing or cannot be read."""
     try:
         # Unit files may be links: of an alias, or to /usr.
-        return files.read_optional(path.resolve())
+        place = path.resolve()
+        if text is not None:
+            return comparing.holds(place, text.encode())
+        with comparing.opened(place) as file:
+            return None if file is None else True
     except (files.FileError, OSError):
         return None
+
+
+def _installable(fragment: Path) -> bool | None:
+    """Tell whether a unit can be enabled, None if that cannot be read."""
+    try:
+        content = files.read_optional(fragment.resolve(), limit=MAX_FILE_BYTES)
+    except (files.FileError, OSError):
+        return None
+    return None if content is None else b"[Install]" in content
 
 
 def _digest(content: bytes) -> str:

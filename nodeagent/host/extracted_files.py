@@ -16,6 +16,7 @@ import stat
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
@@ -115,7 +116,10 @@ class ExtractedFiles:
         with self._lock:
             known = dict(self._load())
             for file in wanted:
-                if file.content.image_ref is None or (now := self._look(file.path, self._newest(file.path))) is None:
+                if file.content.image_ref is None:
+                    continue
+                now = self._look(file.path, self._newest(file.path), known.get(file.path))
+                if now is None:
                     continue
                 before = known.setdefault(file.path, now)
                 if now.digest == before.digest:
@@ -126,7 +130,7 @@ class ExtractedFiles:
                 # Where it is only reported, or put right too often already, it is not read again and again.
                 self._seen[file.path] = now
                 message = f"file {file.path} is not as it came out of its image: "
-                digests = f"expected SHA-256 {before.digest}, found {now.digest}"
+                digests = f"expected SHA-256 {before.digest}, found {now.digest or f'{now.size} bytes'}"
                 yield Finding(
                     "FileMismatch", message + digests, path=file.path, changed_at=now.changed / 1e9, definition=True
                 )
@@ -142,8 +146,11 @@ class ExtractedFiles:
         """Return what was read last of a file, also where it was not what it should be."""
         return self._seen.get(path) or self._load().get(path)
 
-    def _look(self, path: str, before: _Known | None) -> _Known | None:
-        """Return what a file is now; its content is read only if it may be another one than before."""
+    def _look(self, path: str, before: _Known | None, copied: _Known | None = None) -> _Known | None:
+        """Return what a file is now; its content is read only if it may be another one than before.
+
+        A huge one that has not even the size of what was copied is not read: it has no digest.
+        """
         place = self._root / path.lstrip("/")
         try:
             with files.walk(place) as (directory, name):
@@ -154,16 +161,13 @@ class ExtractedFiles:
                     return None
                 if before is not None and before.is_same(found):
                     return before
-                digest, offset = hashlib.sha256(), 0
-                while piece := file.read(_PIECE_BYTES):
-                    digest.update(piece)
-                    os.posix_fadvise(descriptor, offset, len(piece), os.POSIX_FADV_DONTNEED)
-                    offset += len(piece)
+                other = copied is not None and copied.size != found.st_size
+                digest = "" if other and found.st_size > files.MOST_READ_BYTES else _digest(file)
         except (OSError, AgentError) as error:
             log.debug("File out of an image not read", path=path, error=str(error))
             return None
         inode, size, modified, changed = _identity(found)
-        return _Known(path=path, digest=digest.hexdigest(), inode=inode, size=size, modified=modified, changed=changed)
+        return _Known(path=path, digest=digest, inode=inode, size=size, modified=modified, changed=changed)
 
     def _load(self) -> Mapping[str, _Known]:
         if self._known is None:
@@ -220,6 +224,16 @@ class RememberingExtractor:
     async def clean(self) -> None:
         """See ImageExtractor."""
         await self._images.clean()
+
+
+def _digest(file: FileIO) -> str:
+    """Return the SHA-256 of a file that is not to stay in the kernel's memory for this."""
+    digest, offset = hashlib.sha256(), 0
+    while piece := file.read(_PIECE_BYTES):
+        digest.update(piece)
+        os.posix_fadvise(file.fileno(), offset, len(piece), os.POSIX_FADV_DONTNEED)
+        offset += len(piece)
+    return digest.hexdigest()
 
 
 def _identity(found: os.stat_result) -> tuple[int, int, int, int]:

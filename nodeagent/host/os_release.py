@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from agents.core import files
 from agents.core.errors import RetriableError
 
 _NAME = "PRETTY_NAME="
@@ -20,10 +21,13 @@ def read_version(path: Path) -> str:
         UnknownOperatingSystem: there is none.
     """
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
+        # A link into /usr on most machines.
+        content = files.read_mounted(path)
+    except files.FileError as error:
         raise UnknownOperatingSystem("version of the operating system is unknown", path=str(path)) from error
-    for line in text.splitlines():
+    if content is None:
+        raise UnknownOperatingSystem("version of the operating system is unknown", path=str(path))
+    for line in content.decode("utf-8", "replace").splitlines():
         if line.startswith(_NAME):
             found = _VERSION.search(line.removeprefix(_NAME).strip("\"'"))
             if found:

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from agents.core import files
 from agents.core.errors import AgentError
 from agents.core.generations import Origin
 from agents.inspection.document import document
@@ -246,11 +247,11 @@ def read_certificate(paths: Paths, config: NodeAgentConfiguration | None, now: d
     configured = config.client_connection.kubeconfig if config is not None else ""
     path = paths.root / configured.lstrip("/") if configured else paths.kubeconfig
     try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return Certificate(problem="there is no kubeconfig yet")
-    except OSError as error:
-        return Certificate(problem=error.strerror or type(error).__name__)
+        content = files.read_mounted(path)
+        if content is None:
+            return Certificate(problem="there is no kubeconfig yet")
+    except files.FileError as error:
+        return Certificate(problem=str(error.fields.get("problem") or error.message))
     try:
         access = kubeconfig.parse(content, directory=path.parent, allow_token_file=bool(configured))
         pem = access.credentials.client_certificate

@@ -2,22 +2,24 @@
 
 Another sample each time; the seed is printed, and `SEED=` repeats it. Cases that fail are kept in build/chaos/, each in a
 file that `--repeat FILE` runs again; those that failed once and were mended are in tests/chaos/regressions/ and come first
-in every run, all of them, also those of campaigns that only the full run has; with `--only` those of the chosen campaigns.
+in every run, all of them, also those of campaigns that only the full run has; with `--only` those of the chosen campaigns. The days in
+virtual time need no lab, and have none if they are all there is to do.
 """
 
 import argparse
 import math
 import os
 import random
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.chaos.campaign import Campaign, Case, Tally, run_campaign
+from tests.chaos.day import ROOT, VirtualDay
 from tests.chaos.kills import Boundaries, FailingCalls, RandomKills
 from tests.chaos.outage import Outages
 from tests.chaos.pairs import Pairs
@@ -28,11 +30,9 @@ from tests.lab.cluster import Lab
 from tests.lab.errors import LabError
 from tests.lab.progress import to_stderr
 
-ROOT = Path(__file__).resolve().parents[2]
 FAILURES = ROOT / "build/chaos"
 REGRESSIONS = Path(__file__).parent / "regressions"
-DAY = "tests/chaos/virtual"
-_DAY_SECONDS = 1200.0
+DAY = "day"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,7 @@ KEPT = Profile(3600, 3600, 3600, 0, 0, every_write=True, pairs=0, outage=0, move
 """All campaigns, for cases that are given to them."""
 
 _CAMPAIGNS: Mapping[str, type[Campaign]] = {
+    DAY: VirtualDay,
     "kills": RandomKills,
     "cuts": PowerCuts,
     "pairs": Pairs,
@@ -83,7 +84,7 @@ Factory = Callable[[World, int, Path], Campaign]
 
 
 def campaigns(profile: Profile) -> Mapping[str, tuple[Factory, float]]:
-    """Return the campaigns in their order, each with the most seconds that it may take."""
+    """Return the campaigns of the lab in their order, each with the most seconds that it may take."""
     found: dict[str, tuple[Factory, float]] = {
         "kills": (lambda w, s, d: RandomKills(w, seed=s, scratch=d, number=profile.kills), profile.seconds),
         "boundaries": (lambda w, s, d: Boundaries(w, seed=s, scratch=d), profile.boundaries),
@@ -101,26 +102,36 @@ def campaigns(profile: Profile) -> Mapping[str, tuple[Factory, float]]:
 
 
 def run(profile: Profile, chosen: Sequence[str], kept: Sequence[Case], seed: int) -> list[Tally]:
-    """Run the kept cases, and then campaigns one after another."""
-    find_binaries(say=to_stderr)  # what is built once takes nothing of the time
+    """Run the kept cases, and then campaigns one after another; those in virtual time before all others, without a lab."""
+    first = kept_first(kept, chosen)
+    wanted = {name: found for name, found in campaigns(profile).items() if not chosen or name in chosen}
+    days = [*first.pop(DAY, []), *(VirtualDay(seed=seed).cases() if not chosen or DAY in chosen else ())]
+    if first or wanted:
+        find_binaries(say=to_stderr)  # what is built once takes nothing of the time
     end = time.monotonic() + profile.seconds
-    tallies = [] if chosen else [_day(seed)]
+    tallies = [_told(VirtualDay(seed=seed), days, deadline=math.inf)] if days else []
+    if not first and not wanted:
+        return tallies
+    with _world() as world, tempfile.TemporaryDirectory(prefix="chaos-") as scratch:
+        for name, cases in first.items():
+            campaign = campaigns(KEPT)[name][0](world, seed, Path(scratch))
+            tallies.append(_told(campaign, cases, deadline=math.inf))
+        for factory, seconds in wanted.values():
+            campaign = factory(world, seed, Path(scratch))
+            deadline = min(end, time.monotonic() + seconds)
+            tallies.append(_told(campaign, campaign.cases(), deadline=deadline, most=profile.cases))
+    return tallies
+
+
+@contextmanager
+def _world() -> Iterator[World]:
+    """Have a lab for the length of a block."""
     lab = Lab(f"chaos-{os.getpid()}", say=to_stderr)
     try:
         lab.up()
-        world = World.create(lab, lab.agent(os.environ.get("LAB_AGENT", "binary")))
-        with tempfile.TemporaryDirectory(prefix="chaos-") as scratch:
-            for name, cases in kept_first(kept, chosen).items():
-                campaign = campaigns(KEPT)[name][0](world, seed, Path(scratch))
-                tallies.append(_told(campaign, cases, deadline=math.inf))
-            for name, (factory, seconds) in campaigns(profile).items():
-                if not chosen or name in chosen:
-                    campaign = factory(world, seed, Path(scratch))
-                    deadline = min(end, time.monotonic() + seconds)
-                    tallies.append(_told(campaign, campaign.cases(), deadline=deadline, most=profile.cases))
+        yield World.create(lab, lab.agent(os.environ.get("LAB_AGENT", "binary")))
     finally:
         lab.down()
-    return tallies
 
 
 def kept_first(kept: Sequence[Case], chosen: Sequence[str]) -> dict[str, list[Case]]:
@@ -158,21 +169,6 @@ def _told(campaign: Campaign, cases: Iterable[Case], *, deadline: float, most: i
     return tally
 
 
-def _day(seed: int) -> Tally:
-    """Run the day in virtual time."""
-    to_stderr("24 hours in virtual time ...")
-    started = time.monotonic()
-    argv = [sys.executable, "-m", "pytest", "-q", "--no-header", str(ROOT / DAY)]
-    done = subprocess.run(argv, cwd=ROOT, env={**os.environ, "SEED": str(seed)}, check=False, timeout=_DAY_SECONDS)
-    failed = done.returncode != 0
-    tally = Tally("24 hours in virtual time", passed=0 if failed else 1, seconds=time.monotonic() - started)
-    if failed:
-        path = FAILURES / f"day-{seed}.json"
-        Case("24 hours in virtual time", seed, {}).save(path, ["see the output above"])
-        tally.failed.append(path)
-    return tally
-
-
 def chosen_seed() -> int:
     """Return the seed that `SEED` gives, else a new one; it is printed."""
     given = os.environ.get("SEED", "")
@@ -185,7 +181,7 @@ def main() -> int:
     """Run, and count."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--full", action="store_true", help="all of it: hours")
-    parser.add_argument("--only", action="append", default=[], choices=sorted(campaigns(FULL)), help="some campaigns")
+    parser.add_argument("--only", action="append", default=[], choices=sorted(_CAMPAIGNS), help="some campaigns")
     parser.add_argument("--cases", type=int, metavar="N", help="of each campaign at most so many, then the next one")
     parser.add_argument("--repeat", type=Path, metavar="FILE", help="one kept case, and nothing else")
     arguments = parser.parse_args()
@@ -206,21 +202,20 @@ def main() -> int:
 
 
 def repeat(case: Case, seed: int) -> Tally:
-    """Run one kept case."""
-    lab = Lab(f"chaos-{os.getpid()}", say=to_stderr)
-    try:
-        lab.up()
-        world = World.create(lab, lab.agent(os.environ.get("LAB_AGENT", "binary")))
-        with tempfile.TemporaryDirectory(prefix="chaos-") as scratch:
-            (name,) = kept_first([case], [])
-            campaign = campaigns(KEPT)[name][0](world, seed, Path(scratch))
-            problems = campaign.run(case)
-            to_stderr("\n".join(problems))
-            tally = Tally(case.campaign, passed=int(not problems))
-            tally.failed += [FAILURES] if problems else []
-            return tally
-    finally:
-        lab.down()
+    """Run one kept case; a lab is there only if it needs one."""
+    (name,) = kept_first([case], [])
+    if name == DAY:
+        return _repeated(VirtualDay(seed=seed), case)
+    with _world() as world, tempfile.TemporaryDirectory(prefix="chaos-") as scratch:
+        return _repeated(campaigns(KEPT)[name][0](world, seed, Path(scratch)), case)
+
+
+def _repeated(campaign: Campaign, case: Case) -> Tally:
+    problems = campaign.run(case)
+    to_stderr("\n".join(problems))
+    tally = Tally(case.campaign, passed=int(not problems))
+    tally.failed += [FAILURES] if problems else []
+    return tally
 
 
 if __name__ == "__main__":

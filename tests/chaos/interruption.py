@@ -12,6 +12,8 @@ from tests.lab.worker_osc import AGENT_UNIT
 from tests.support.worker import Worker
 
 CONVERGENCE_SECONDS = 120
+END_SECONDS = 20
+"""For the end of a process that is on its way; less than the 90 s after which systemd kills what is to stop."""
 
 
 def agent_pid(worker: Worker) -> int:
@@ -35,10 +37,37 @@ def wait_ready(worker: Worker) -> None:
     wait_for(look, timeout=40, what="agent")
 
 
+def has_ended(pid: int) -> bool:
+    """Tell whether a process is gone, or a zombie."""
+    try:
+        return not Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return True
+
+
 def wait_ended(pid: int) -> None:
     """Wait until a process is gone, or a zombie."""
-    command_line = Path(f"/proc/{pid}/cmdline")
-    wait_for(lambda: not command_line.exists() or not command_line.read_bytes(), timeout=20, what="end of the process")
+    wait_for(lambda: has_ended(pid), timeout=END_SECONDS, what="end of the process")
+
+
+def end_once_applied(worker: Worker, pid: int, checksum: str) -> None:
+    """Wait until a process of the agent has ended by itself, or the OSC is applied; then end it in order.
+
+    Raises:
+        AssertionError: neither came, or the process did not end in order. That is told before systemd loses patience: its SIGKILL
+            would look like the one of a sweep, which would then never come to its end.
+    """
+    try:
+        wait_for(
+            lambda: has_ended(pid) or worker.applied() == checksum,
+            timeout=CONVERGENCE_SECONDS,
+            what="end of the process, or the OSC to be applied",
+        )
+        if not has_ended(pid):
+            worker.machine.systemctl("stop", "--no-block", AGENT_UNIT)
+            wait_ended(pid)
+    except LabError as error:
+        raise AssertionError(f"{error}\n{worker.machine.journal(AGENT_UNIT, lines=60)}") from error
 
 
 def is_traced(pid: int, tracer: int) -> bool:

@@ -1,11 +1,18 @@
 """SIGKILL of the agent: at every system call that changes something or sends something, and at random moments."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from random import Random
 
 from tests.chaos.campaign import Case
-from tests.chaos.interruption import agent_pid, injected, wait_ended, wait_ready, was_injected, was_killed
+from tests.chaos.interruption import (
+    agent_pid,
+    end_once_applied,
+    has_ended,
+    injected,
+    wait_ready,
+    was_injected,
+    was_killed,
+)
 from tests.chaos.random_moments import RandomMoments
 from tests.chaos.recipes import Recipe
 from tests.chaos.sweep import SweepCampaign
@@ -37,8 +44,7 @@ class Boundaries(SweepCampaign):
         twin.start_from(before)
         log, pid = self.fresh_log(), agent_pid(twin.subject)
         with injected(pid, CALLS[values["kind"]], f"signal=KILL:when={values['number']}", log):
-            self.publish(after)
-            wait_ended(pid)  # the own configuration changes, so it ends in any case
+            end_once_applied(twin.subject, pid, self.publish(after))
             reached = was_killed(log, pid)
         self.note(case, reached=reached)
         return twin.compare(after)
@@ -79,8 +85,13 @@ class RandomKills(RandomMoments):
         wait_ready(self._twin.subject)
         self._victim = agent_pid(self._twin.subject)
 
-    def strike(self, recipe: Recipe) -> list[str]:
-        """Kill."""
-        if Path(f"/proc/{self._victim}").exists():
-            self._twin.subject.machine.kill(self._victim)
+    def strike(self) -> bool:
+        """Kill, unless it has ended by itself."""
+        if has_ended(self._victim):
+            return False
+        self._twin.subject.machine.kill(self._victim)
+        return True
+
+    def afterwards(self, recipe: Recipe) -> list[str]:
+        """Start, and compare."""
         return self._twin.compare(recipe)

@@ -27,7 +27,7 @@ _PROPERTIES = (
 _OF_THE_POOL = f"{AGENT_UNIT}|{KUBELET_UNIT}"
 _SCRIPT = f"""
 cd /
-for path in {" ".join(PATHS)}; do
+for path in {" ".join(PATHS)} /etc/containerd/config.toml; do
   [ -e $path ] && stat -c '%n %a %U' $path && sha256sum < $path
 done
 find /etc/systemd/system /etc/containerd/certs.d \\( -type l -printf '%p -> %l\\n' -o -type f -printf '%p %m ' -exec sha256sum {{}} \\; \\) \

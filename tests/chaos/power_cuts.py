@@ -14,7 +14,7 @@ from pathlib import Path
 import yaml
 
 from tests.chaos.campaign import Case
-from tests.chaos.interruption import agent_pid, injected, wait_ended, wait_ready, was_killed
+from tests.chaos.interruption import agent_pid, end_once_applied, injected, wait_ready, was_killed
 from tests.chaos.random_moments import RandomMoments
 from tests.chaos.recipes import PATHS, Recipe, content_of
 from tests.chaos.sweep import SweepCampaign
@@ -50,9 +50,14 @@ class _Cuts(TwinCampaign):
         wait_ready(self._twin.subject)
         self._twin.subject.machine.run(["sync"])
 
-    def _cut_and_compare(self, recipe: Recipe) -> list[str]:
+    def strike(self) -> bool:
+        """Cut."""
+        power.cut_power(self._twin.subject.machine)
+        return True
+
+    def afterwards(self, recipe: Recipe) -> list[str]:
+        """Look at the disk, boot, and compare."""
         twin = self._twin
-        power.cut_power(twin.subject.machine)
         problems = disk_problems(twin.subject, [self._osc(self._before), self._osc(recipe)], [self._before, recipe])
         problems += token_problems(twin.subject, self._world.tokens)
         twin.subject.machine.boot()
@@ -65,7 +70,7 @@ class _Cuts(TwinCampaign):
         return self._world.osc(self._twin.subject, recipe)
 
 
-class PowerCuts(RandomMoments, _Cuts):
+class PowerCuts(_Cuts, RandomMoments):
     """A power cut at a random moment."""
 
     name = "power cuts"
@@ -75,10 +80,6 @@ class PowerCuts(RandomMoments, _Cuts):
         """Let the past come to the disk, but for a token that was written at this moment."""
         self._settle()
         self._twin.change_token()
-
-    def strike(self, recipe: Recipe) -> list[str]:
-        """Cut, look at the disk, boot."""
-        return self._cut_and_compare(recipe)
 
 
 class EveryWrite(SweepCampaign, _Cuts):
@@ -97,15 +98,15 @@ class EveryWrite(SweepCampaign, _Cuts):
         self._settle()
         log, pid = self.fresh_log(), agent_pid(twin.subject)
         with injected(pid, CALLS[values["kind"]], f"signal=KILL:when={values['number']}", log):
-            self.publish(after)
-            wait_ended(pid)
+            end_once_applied(twin.subject, pid, self.publish(after))
             reached = was_killed(log, pid)
-            problems = self._cut_and_compare(after) if reached else []
+            if reached:
+                self.strike()
         self.note(case, reached=reached)
-        if not reached:
-            self._before = after
-            return twin.compare(after)
-        return problems
+        if reached:
+            return self.afterwards(after)
+        self._before = after
+        return twin.compare(after)
 
 
 def disk_problems(worker: Worker, versions: list[WorkerOsc], files: list[Recipe]) -> list[str]:

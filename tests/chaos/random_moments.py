@@ -7,6 +7,7 @@ from pathlib import Path
 from random import Random
 
 from tests.chaos.campaign import Case
+from tests.chaos.interruption import agent_pid, has_ended
 from tests.chaos.recipes import Recipe, harmless, recipes, sample
 from tests.chaos.twin import TwinCampaign, World
 
@@ -21,7 +22,7 @@ class RandomMoments(TwinCampaign):
         world: shared things.
         seed: of OSCs and moments.
         scratch: folder for logs.
-        number: of cases.
+        number: of hits, cases in which the apply had not ended; twice as many cases are drawn at most.
     """
 
     name: str
@@ -31,18 +32,24 @@ class RandomMoments(TwinCampaign):
     def __init__(self, world: World, *, seed: int, scratch: Path, number: int) -> None:
         super().__init__(world, seed=seed, scratch=scratch)
         self._number = number
-        self._hit = 0
+        self._hits = 0
+        self._draws = 0
 
     @property
     def notes(self) -> str:
         """In how many cases the apply had not ended at that moment."""
-        return f"{self._hit} before the OSC was applied"
+        return f"{self._hits} of {self._draws} before the OSC was applied, {self._number} asked for"
 
     def cases(self) -> Iterator[Case]:
-        """Yield them."""
-        rng = Random(self._seed + self.stream)
-        for recipe in sample(recipes(), self._number, self._seed + self.stream):
-            yield Case(self.name, self._seed, {"recipe": harmless(recipe), "moment": round(rng.random(), 4)})
+        """Yield them until enough have hit; an OSC that is the one before has no apply that could be."""
+        rng, previous = Random(self._seed + self.stream), None
+        for drawn in sample(recipes(), 2 * self._number, self._seed + self.stream):
+            recipe, moment = harmless(drawn), round(rng.random(), 4)
+            if self._hits >= self._number:
+                return
+            if recipe != previous:
+                yield Case(self.name, self._seed, {"recipe": recipe, "moment": moment})
+            previous = recipe
 
     def run(self, case: Case) -> list[str]:
         """See how long the reference takes, publish, wait for that part of it, strike."""
@@ -51,21 +58,36 @@ class RandomMoments(TwinCampaign):
         length = self._seconds_of_reference(recipe)
         checksum = twin.publish(twin.subject, recipe)
         time.sleep(case.values["moment"] * length)
-        self._hit += twin.subject.applied() != checksum
-        return self.strike(recipe)
+        struck = self.strike()
+        # Afterwards, for a look takes as long as a good part of a short apply; nobody is left who could end that.
+        self._hits += struck and twin.subject.applied() != checksum
+        self._draws += 1
+        return self.afterwards(recipe)
 
     def _seconds_of_reference(self, recipe: Recipe) -> float:
-        reference = self._twin.reference
+        """Return how long its process was certainly busy: the last look that saw that began so many seconds after the OSC was published.
+
+        A process that ends because its own configuration changed is followed by another one only seconds later.
+        """
+        reference, seconds = self._twin.reference, 0.0
+        pid = agent_pid(reference)
         checksum = self._twin.publish(reference, recipe)
         published = time.monotonic()
-        while reference.applied() != checksum and time.monotonic() - published < LONGEST_APPLY_SECONDS:
+        while (begun := time.monotonic() - published) < LONGEST_APPLY_SECONDS:
+            if has_ended(pid) or reference.applied() == checksum:
+                break
+            seconds = begun
             time.sleep(0.005)
-        return time.monotonic() - published
+        return seconds
 
     @abstractmethod
     def prepare(self) -> None:
         """Get the subject ready before the OSC is published."""
 
     @abstractmethod
-    def strike(self, recipe: Recipe) -> list[str]:
-        """Let it happen to the subject; returns in what it differs from the reference in the end."""
+    def strike(self) -> bool:
+        """Let it happen to the subject, whose agent does not run for some seconds then; returns whether there was anything to strike."""
+
+    @abstractmethod
+    def afterwards(self, recipe: Recipe) -> list[str]:
+        """Get the subject going again; returns in what it differs from the reference in the end."""

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from tests.lab.worker_osc import WorkerOsc
 
 Recipe = Mapping[str, Any]
-"""`files` by path, `units` by name, `registries` by upstream, `config`: number of the agent's own configuration."""
+"""`files` by path, `units` by name, `registries` by upstream, `config`: number of the agent's own configuration; `sandbox`, if there: of
+the image that containerd's configuration names for sandboxes."""
 
 FOLDER = "/opt/test"
 SECRET = "shoot-access-cluster-admin"
@@ -35,6 +36,9 @@ PATHS = (
 UPSTREAMS = ("one.example", "two.example")
 VERSIONS = range(4)
 """Of the contents in Secrets and images."""
+
+PROBED = "probed"
+"""Stands for a registry whose mirror is the lab's own, and is to answer before it is used."""
 
 LARGE = "large"
 """Stands for a text of many pages, so that recipes stay readable."""
@@ -156,13 +160,20 @@ def build(base: WorkerOsc, recipe: Recipe, images: Sequence[str]) -> WorkerOsc:
     for name, unit in recipe["units"].items():
         osc = osc.with_unit(name, **_unit_fields(unit))
     for upstream, version in recipe["registries"].items():
-        hosts = [{"url": f"https://mirror-{number}.example"} for number in range(version)]
-        osc = osc.with_registry({"upstream": upstream, "server": f"https://{upstream}", "hosts": hosts})
+        osc = osc.with_registry({"upstream": upstream, "server": f"https://{upstream}", **_mirrors(base, version)})
+    if "sandbox" in recipe:
+        osc = osc.with_containerd(sandbox_image=f"sandbox.example/pause:{recipe['sandbox']}")
     if recipe["config"] is not None:
         path = base.pool.agent_config_path
         text = base.files[path]["content"]["inline"]["data"]
         osc = osc.with_file(path, f"{text}# {recipe['config']}\n", mode=0o600)
     return osc
+
+
+def _mirrors(base: WorkerOsc, version: int | str) -> dict[str, Any]:
+    if version == PROBED:
+        return {"hosts": base.cri["containerd"]["registries"][-1]["hosts"], "readinessProbe": True}
+    return {"hosts": [{"url": f"https://mirror-{number}.example"} for number in range(int(version))]}
 
 
 def _with_file(osc: WorkerOsc, path: str, file: Mapping[str, Any], images: Sequence[str]) -> WorkerOsc:

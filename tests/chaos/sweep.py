@@ -1,20 +1,27 @@
 """The points of a sweep: the N-th call of each kind while one of two OSCs replaces the other, until there are no more.
 
+That is done from four sides. On the first two the agent's own configuration changes, so that the process which is watched ends in
+the middle of the plan, and another one does the rest: unit commands, removals, the report. On the other two it stays, and one process does it all.
+
 The numbers are not taken in their order but every fourth of them at a time, so that a run which is out of time has seen all
 parts of an apply, and runs with other seeds have seen others.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 from random import Random
 from typing import Any, ClassVar
 
 from tests.chaos.campaign import Case
-from tests.chaos.recipes import Recipe
+from tests.chaos.recipes import PROBED, Recipe
 from tests.chaos.twin import TwinCampaign, World
 
 _STRIDE = 4
+_SIDES = range(4)
+_MOST_SILENT = 3
+"""Cases of a kind and side one after another that failed before they could tell whether their point was reached."""
 
 
 class Sweep:
@@ -29,29 +36,38 @@ class Sweep:
         self._kinds = tuple(kinds)
         self._order = Random(seed).sample(range(1, _STRIDE + 1), _STRIDE)
         self._open: set[tuple[str, int]] = set()
+        self._silent: Counter[tuple[str, int]] = Counter()
         self._reached = dict.fromkeys(self._kinds, 0)
         self._complete = False
 
     @property
     def notes(self) -> str:
-        """How many calls of each kind were met in both directions, and whether these were all."""
+        """How many calls of each kind were met on all sides together, and whether these were all."""
         met = ", ".join(f"{kind} {number}" for kind, number in self._reached.items())
         return f"{met}: {'all' if self._complete else 'not all'} of them"
 
     def points(self) -> Iterator[Mapping[str, Any]]:
-        """Yield kind, number and side: the index of the OSC that is applied, in turn as far as possible."""
+        """Yield kind, number and side (index into `four_sides`), in turn as far as possible.
+
+        A side that only fails is given up: nobody would ever tell that it has no more calls of a kind.
+        """
+        every, given_up = tuple(product(self._kinds, _SIDES)), False
         for first in self._order:
-            self._open = {(kind, side) for kind in self._kinds for side in (0, 1)}
+            self._open = set(every)
             for number in count(first, _STRIDE):
-                for kind, side in ((kind, side) for kind in self._kinds for side in (0, 1)):
-                    if (kind, side) in self._open:
-                        yield {"side": side, "kind": kind, "number": number}
+                for kind, side in (key for key in every if key in self._open):
+                    self._silent[kind, side] += 1
+                    yield {"side": side, "kind": kind, "number": number}
+                    if self._silent[kind, side] == _MOST_SILENT:
+                        self._open.discard((kind, side))
+                        self._silent[kind, side], given_up = 0, True
                 if not self._open:
                     break
-        self._complete = True
+        self._complete = not given_up
 
     def note(self, point: Mapping[str, Any], *, reached: bool) -> None:
         """Take note of whether an apply came to a point."""
+        self._silent[point["kind"], point["side"]] = 0
         if reached:
             self._reached[point["kind"]] += 1
         else:
@@ -59,20 +75,24 @@ class Sweep:
 
 
 def two_sides(own_config: int) -> tuple[Recipe, Recipe]:
-    """Return two OSCs that differ in every kind of item, so that an apply in either direction has all kinds of steps."""
+    """Return two OSCs that differ in every kind of item, so that the two directions together have all kinds of steps."""
     unit = {"enable": None, "command": "start", "fails": False, "filePaths": ["/opt/test/a"]}
+    stopped = {"enable": False, "command": "stop", "fails": False, "filePaths": []}
     left: Recipe = {
         "files": {
             "/opt/test/a": {"text": "one\n", "mode": 0o640},
             "/opt/test/b": {"secret": 1, "mode": None},
             "/opt/test/deep/er/c": {"image": 1, "mode": 0o755},
+            "/etc/systemd/system/os-1.service.d/50-file.conf": {"text": "[Unit]\n# 1\n", "mode": None},
         },
         "units": {
             "chaos-1.service": {**unit, "content": 1, "dropIns": {"10.conf": 1}},
-            "chaos-2.service": {**unit, "content": 1, "dropIns": {}},
+            "chaos-2.service": {**unit, "content": 1, "dropIns": {"10.conf": 2}, "filePaths": ["/opt/test/b"]},
+            "chaos-3.service": {**stopped, "content": 1, "dropIns": {}},
             "os-1.service": {"dropIns": {"10.conf": 1}},
         },
         "registries": {"one.example": 1},
+        "sandbox": 1,
         "config": own_config,
     }
     right: Recipe = {
@@ -82,14 +102,22 @@ def two_sides(own_config: int) -> tuple[Recipe, Recipe]:
             "chaos-3.service": {**unit, "content": 1, "command": "restart", "dropIns": {"10.conf": 3}},
             "os-2.service": {"dropIns": {"20.conf": 1}},
         },
-        "registries": {"two.example": 2},
+        "registries": {"two.example": PROBED},
+        "sandbox": 2,
         "config": own_config + 1,
     }
     return left, right
 
 
+def four_sides() -> tuple[tuple[Recipe, Recipe], ...]:
+    """Return where each side begins and what is applied then; each begins where the one before it ends, and the first where the last does."""
+    left, right = two_sides(1)
+    without_restart = {**left, "config": right["config"]}
+    return (right, left), (left, right), (right, without_restart), (without_restart, right)
+
+
 class SweepCampaign(TwinCampaign):
-    """A sweep over the system calls of an apply, in both directions between two OSCs."""
+    """A sweep over the system calls of an apply, from four sides."""
 
     name: str
     kinds: ClassVar[Mapping[str, str]]
@@ -110,8 +138,7 @@ class SweepCampaign(TwinCampaign):
 
     def sides(self, case: Case) -> tuple[Recipe, Recipe]:
         """Return where the case begins, and what is applied."""
-        both = two_sides(1)
-        return both[1 - case.values["side"]], both[case.values["side"]]
+        return four_sides()[case.values["side"]]
 
     def fresh_log(self) -> Path:
         """Return the file for strace, which is not there yet."""
@@ -119,10 +146,10 @@ class SweepCampaign(TwinCampaign):
         log.unlink(missing_ok=True)
         return log
 
-    def publish(self, recipe: Recipe) -> None:
-        """Give both machines an OSC."""
+    def publish(self, recipe: Recipe) -> str:
+        """Give both machines an OSC; returns the subject's checksum."""
         self._twin.publish(self._twin.reference, recipe)
-        self._twin.publish(self._twin.subject, recipe)
+        return self._twin.publish(self._twin.subject, recipe)
 
     def note(self, case: Case, *, reached: bool) -> None:
         """Take note of whether the apply came to the point of a case."""

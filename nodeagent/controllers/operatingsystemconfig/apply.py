@@ -3,8 +3,8 @@
 The order is the plan's. Neighbours of one kind run together: files share passes of fsyncs, units are enabled in one call,
 unit commands run in parallel. An item is marked in the journal after it was done, never before.
 
-Files out of images take as long as a registry pleases, so they are fetched beside everything else; what needs them follows in
-a second round.
+Files out of images take as long as a registry pleases, so they are fetched beside everything else; what needs an image's files
+follows as soon as that image's are there.
 """
 
 import asyncio
@@ -14,12 +14,14 @@ from itertools import groupby, takewhile
 from pathlib import Path
 from typing import ClassVar
 
+from agents.core import files as core_files
 from agents.core.clock import Clock
 from agents.core.errors import AgentError
 from agents.core.logging import get_logger
 from agents.core.threads import run_to_end
+from agents.core.together import first_of
 from nodeagent.controllers.operatingsystemconfig import files, units
-from nodeagent.controllers.operatingsystemconfig.apply_pass import Outcome, Pass
+from nodeagent.controllers.operatingsystemconfig.apply_pass import ApplyTooSlow, Outcome, Pass
 from nodeagent.controllers.operatingsystemconfig.containerd import ContainerdFiles, RegistryNotReady
 from nodeagent.controllers.operatingsystemconfig.units import UnitJobs
 from nodeagent.host.image_extractor import Extraction, ImageExtractor
@@ -80,31 +82,60 @@ class Applier:
         self._unit_files = UnitFiles(root=root, take_back=originals.take_back)
         self._restart_owed = False
         self._journal_lock = asyncio.Lock()
+        """Files out of images arrive while other steps are carried out, and the journal is not safe for threads."""
 
-    async def apply(self, plan: Plan, contents: Mapping[str, bytes | AgentError]) -> Outcome:
+    async def apply(self, plan: Plan, contents: Mapping[str, bytes | AgentError], *, seconds: float) -> Outcome:
         """Carry out all that can be.
 
         Args:
             plan: what is left.
             contents: bytes of each file by path, or why they cannot be had.
+            seconds: how long it may take; what failed until then is told all the same.
         """
         run = Pass(plan=plan, contents=contents, restart=self._restart_owed)
-        extractions = run.take_extractions()
-        await self._round(run, list(takewhile(lambda step: not isinstance(step, ExtractFile), plan.steps)))
-        async with asyncio.TaskGroup() as group:
-            extracting = group.create_task(self._extract(extractions, run), name="files out of images")
-            # It would cut off its own pulls.
-            run.held = frozenset({f"{RunUnitCommand.verb}:{CONTAINERD_UNIT}"} if extractions else ())
-            await self._round(run, plan.steps)
-            if run.restart:
-                extracting.cancel()  # the next process goes on with it, perhaps as another version
-            else:
-                await extracting
-        run.held = frozenset()
-        await self._round(run, plan.steps)
-        self._restart_owed = run.restart
-        await run_to_end(self._journal.flush, sync=run.restart)
+        scope = asyncio.timeout(seconds)
+        try:
+            async with scope:
+                await self._carry_out(run)
+        except TimeoutError as error:
+            if not scope.expired():
+                raise
+            run.stopped = ApplyTooSlow("apply took too long, going on with what is left", seconds=seconds)
+            run.stopped.__cause__ = error
+        except core_files.FileError as error:
+            run.stopped, run.restart = error, False  # a restart is owed until the journal is on the disk
         return run.outcome()
+
+    async def _carry_out(self, run: Pass) -> None:
+        try:
+            steps = run.plan.steps
+            extractions = run.take_extractions()
+            await self._round(run, list(takewhile(lambda step: not isinstance(step, ExtractFile), steps)))
+            if extractions:
+                await self._while_fetching(extractions, run)
+            await self._round(run, steps)
+            self._restart_owed = run.restart
+            await self._flush(sync=run.restart)
+        except BaseExceptionGroup as group:
+            raise first_of(group) from group
+
+    async def _while_fetching(self, extractions: Sequence[ExtractFile], run: Pass) -> None:
+        """Fetch files out of images, and go on with what each image brought as soon as it did."""
+        # A restart of containerd would cut off our own pulls.
+        run.held = frozenset({f"{RunUnitCommand.verb}:{CONTAINERD_UNIT}"})
+        arrived = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            fetching = group.create_task(self._extract(extractions, run, arrived), name="files out of images")
+            fetching.add_done_callback(lambda _task: arrived.set())
+            while True:
+                arrived.clear()
+                await self._round(run, run.plan.steps)
+                if run.restart:
+                    fetching.cancel()  # the next process goes on with it, perhaps as another version
+                if run.restart or fetching.done():
+                    break
+                await arrived.wait()
+        run.held = frozenset()
 
     async def _round(self, run: Pass, steps: Sequence[Step]) -> None:
         """Carry out what can be and was not yet."""
@@ -118,19 +149,17 @@ class Applier:
                 await self._handlers[kind](self, todo, run)
                 run.took(kind.verb, self._clock.monotonic() - started)
 
-    async def _extract(self, steps: Sequence[ExtractFile], run: Pass) -> None:
+    async def _extract(self, steps: Sequence[ExtractFile], run: Pass, arrived: asyncio.Event) -> None:
         """Fetch files out of images, each image once and all images at the same time."""
-        if not steps:
-            return
         by_image: dict[str, list[ExtractFile]] = defaultdict(list)
         for step in steps:
             if step.file.content.image_ref is not None:
                 by_image[step.file.content.image_ref.image].append(step)
         async with asyncio.TaskGroup() as group:
             for image, wanted in by_image.items():
-                group.create_task(self._extract_from(image, wanted, run))
+                group.create_task(self._extract_from(image, wanted, run, arrived))
 
-    async def _extract_from(self, image: str, steps: Sequence[ExtractFile], run: Pass) -> None:
+    async def _extract_from(self, image: str, steps: Sequence[ExtractFile], run: Pass, arrived: asyncio.Event) -> None:
         wanted = [
             Extraction(step.file.content.image_ref.file_path_in_image, step.name, step.file.mode)
             for step in steps
@@ -142,15 +171,16 @@ class Applier:
         done = []
         for step in steps:
             result = results[step.name]
-            del run.unfinished[step.id]
             if isinstance(result, AgentError):
                 run.fail(step, result)
                 continue
             if result:
                 run.changed.add(step.id)
             done.append(step)
-        self._note_own_change(run)
-        await self._done(done)
+        await self._done(done, run)
+        for step in steps:
+            del run.unfinished[step.id]
+        arrived.set()
 
     async def _configure_containerd(self, steps: Sequence[Step], run: Pass) -> None:
         for step in steps:
@@ -222,7 +252,8 @@ class Applier:
     async def _write(self, steps: Sequence[Step], writes: Sequence[files.Write], run: Pass) -> None:
         """Write, remove drop-ins that are gone, and mark what was done."""
         todo = [step for step in steps if step.id not in run.failed]
-        await run_to_end(self._write_blocking, todo, writes, run)
+        async with self._journal_lock:
+            await run_to_end(self._write_blocking, todo, writes, run)
 
     def _write_blocking(self, steps: Sequence[Step], writes: Sequence[files.Write], run: Pass) -> None:
         by_step = {step.id: step for step in steps}
@@ -311,7 +342,7 @@ class Applier:
     async def _run_commands(self, steps: Sequence[Step], run: Pass) -> None:
         if not steps:
             return
-        await run_to_end(self._journal.flush)
+        await self._flush()
         async with asyncio.TaskGroup() as group:
             for step in steps:
                 if isinstance(step, RunUnitCommand):
@@ -327,7 +358,8 @@ class Applier:
             run.fail(step, error)
 
     async def _remove_files(self, steps: Sequence[Step], run: Pass) -> None:
-        await run_to_end(self._remove_files_blocking, steps, run)
+        async with self._journal_lock:
+            await run_to_end(self._remove_files_blocking, steps, run)
 
     def _remove_files_blocking(self, steps: Sequence[Step], run: Pass) -> None:
         for step in steps:
@@ -338,9 +370,15 @@ class Applier:
             except AgentError as error:
                 run.fail(step, error)
 
-    async def _done(self, steps: Iterable[Step]) -> None:
+    async def _done(self, steps: Iterable[Step], run: Pass | None = None) -> None:
         async with self._journal_lock:
+            if run is not None:
+                await run_to_end(self._note_own_change, run)
             await run_to_end(self._journal.done, *steps)
+
+    async def _flush(self, *, sync: bool = False) -> None:
+        async with self._journal_lock:
+            await run_to_end(self._journal.flush, sync=sync)
 
     def _at(self, path: str) -> Path:
         return self._root / path.lstrip("/")

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from agents.core.errors import AgentError
+from agents.core.errors import AgentError, RetriableError
 from agents.core.logging import get_logger
 from osc.plan import (
     ConfigureContainerd,
@@ -20,6 +20,10 @@ from osc.plan import (
 )
 
 log = get_logger(__name__)
+
+
+class ApplyTooSlow(RetriableError):
+    """A pass over files and units did not end in time."""
 
 
 @dataclass(slots=True)
@@ -50,6 +54,8 @@ class Pass:
     held: frozenset[str] = frozenset()
     changed: set[str] = field(default_factory=set)
     restart: bool = False
+    stopped: AgentError | None = None
+    """Why the pass did not come to its end: its time was over, or the journal cannot be written."""
     seconds: dict[str, float] = field(default_factory=dict)
     own_watched: frozenset[str] = field(init=False)
 
@@ -94,8 +100,9 @@ class Pass:
         """Return what became of the plan, in operators' words."""
         stopped = {*self.failed, *self.unfinished}
         blocked = self.plan.blocked(stopped) if stopped else frozenset()
+        whole = {"the whole pass": self.stopped} if self.stopped is not None else {}
         return Outcome(
-            failed={_describe(step): error for step, error in self.failed.values()},
+            failed={**{_describe(step): error for step, error in self.failed.values()}, **whole},
             waiting={
                 _describe(step): self.unfinished.get(step.id, (step, ""))[1]
                 for step in self.plan.steps

@@ -31,6 +31,7 @@ from nodeagent.controllers.operatingsystemconfig.inplace import (
     Host,
     InPlaceUpdate,
     RolledBack,
+    UpdateGivenUp,
     WaitingForReboot,
     became_ready,
 )
@@ -256,7 +257,7 @@ def new_controller(
     sources += more
     return Controller(
         name=CONTROLLER,
-        reconciler=Persistent(reconciler, final=(InvalidOSC, RolledBack, WaitingForReboot)),
+        reconciler=Persistent(reconciler, final=(InvalidOSC, RolledBack, UpdateGivenUp, WaitingForReboot)),
         sources=sources,
         deadline=DEADLINE,
     )

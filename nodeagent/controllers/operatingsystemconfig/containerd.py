@@ -14,9 +14,10 @@ from typing import Protocol
 
 import aiohttp
 
-from agents.core import files, trees
+from agents.core import comparing, files, trees
 from agents.core.errors import RetriableError, TerminalError
 from agents.core.logging import get_logger
+from agents.core.names import Names
 from agents.core.threads import run_to_end
 from nodeagent.host.originals import Originals
 from osc.containerd import (
@@ -35,6 +36,8 @@ from osc.types import Registry, RegistryHost
 log = get_logger(__name__)
 
 CONFIG_MODE = 0o644
+MOST_CONFIG_BYTES = 1024 * 1024
+"""Of containerd's configuration: the default one has a few KiB, and it is parsed as a whole."""
 PROBE_SECONDS = 1.0
 """How long one host of a registry may take to answer a probe."""
 
@@ -66,12 +69,14 @@ class ContainerdFiles:
         containerd: asked for its version, and for the configuration to start from.
         originals: keeps the configuration as it was before us.
         root: where the machine's file system starts.
+        names: looks up the hosts of registries.
     """
 
-    def __init__(self, *, containerd: Containerd, originals: Originals, root: Path) -> None:
+    def __init__(self, *, containerd: Containerd, originals: Originals, root: Path, names: Names | None = None) -> None:
         self._containerd = containerd
         self._originals = originals
         self._root = root
+        self._names = names or Names()
 
     async def differs(self, settings: Runtime) -> bool:
         """Tell whether `configure` would change the file.
@@ -100,9 +105,7 @@ class ContainerdFiles:
             await run_to_end(files.ensure_directory, self._at(directory))
         if before == after:
             return False
-        import tomli_w  # rarely needed: only where containerd's configuration really changes
-
-        content = tomli_w.dumps(after).encode()
+        content = _rendered(after)
         await run_to_end(self._originals.keep_first, CONFIG_FILE)
         changes()
         await run_to_end(files.write_atomic, self._at(CONFIG_FILE), content, mode=CONFIG_MODE)
@@ -111,16 +114,14 @@ class ContainerdFiles:
 
     async def tables(self, settings: Runtime) -> tuple[Mapping[str, object] | None, Mapping[str, object]]:
         """Return what the file says, None if there is none, and what it should say; errors as `differs`."""
-        content = await asyncio.to_thread(files.read_optional, self._at(CONFIG_FILE))
+        content = await asyncio.to_thread(files.read_optional, self._at(CONFIG_FILE), limit=MOST_CONFIG_BYTES)
         missing = content is None
         config = _parse(await self._containerd.default_config() if content is None else content)
         version = await self._containerd.version()
         try:
             wanted = patched(config, settings, version)
-        except UnusableConfig as error:
-            raise BrokenConfig(
-                "configuration of containerd cannot be used", path=CONFIG_FILE, problem=str(error)
-            ) from error
+        except (UnusableConfig, RecursionError) as error:
+            raise _unusable(error) from error
         return None if missing else config, wanted
 
     def write_registry(self, registry: Registry) -> bool:
@@ -134,10 +135,9 @@ class ContainerdFiles:
     def has_registry(self, registry: Registry) -> bool:
         """Tell whether a registry's `hosts.toml` is as it should be; blocking."""
         try:
-            found = files.read_optional(self._directory(registry.upstream) / HOSTS_FILE)
+            return bool(comparing.holds(self._directory(registry.upstream) / HOSTS_FILE, hosts_toml(registry).encode()))
         except files.FileError:
             return False
-        return found == hosts_toml(registry).encode()
 
     def remove_registry(self, upstream: str) -> None:
         """Remove a registry's whole directory; missing is fine; blocking.
@@ -166,8 +166,9 @@ class ContainerdFiles:
         try:
             context = await asyncio.to_thread(self._tls, registry.upstream, host)
             timeout = aiohttp.ClientTimeout(total=PROBE_SECONDS)
+            connector = aiohttp.TCPConnector(ssl=context, resolver=self._names)
             async with (
-                aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(ssl=context)) as session,
+                aiohttp.ClientSession(timeout=timeout, connector=connector) as session,
                 session.get(host.url, allow_redirects=False),
             ):
                 return ""
@@ -197,7 +198,21 @@ class ContainerdFiles:
 def _parse(content: bytes) -> dict[str, object]:
     try:
         return tomllib.loads(content.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also plain ones, of an integer with too many digits
         raise BrokenConfig(
             "configuration of containerd is not valid TOML", path=CONFIG_FILE, problem=str(error)[:200]
         ) from None
+
+
+def _rendered(table: Mapping[str, object]) -> bytes:
+    import tomli_w  # rarely needed: only where containerd's configuration really changes
+
+    try:
+        return tomli_w.dumps(table).encode()
+    except (ValueError, RecursionError) as error:
+        # Reading takes deeper tables than writing, and longer integers.
+        raise _unusable(error) from None
+
+
+def _unusable(error: Exception) -> BrokenConfig:
+    return BrokenConfig("configuration of containerd cannot be used", path=CONFIG_FILE, problem=str(error)[:200])

@@ -17,6 +17,7 @@ from agents.core.memory import release_memory
 from agents.core.shutdown import Shutdown
 from agents.core.threads import run_to_end
 from agents.kube.client import Client
+from agents.kube.errors import ApiError
 from agents.kube.events import EventRecorder, EventType
 from agents.kube.models import NODES, Node, Secret
 from agents.kube.patch import merge
@@ -24,7 +25,7 @@ from agents.runtime.cache import Informer
 from agents.runtime.reconcile import Request, Result
 from nodeagent.config import full_version
 from nodeagent.controllers.operatingsystemconfig import desired as desired_module
-from nodeagent.controllers.operatingsystemconfig import node_metadata, staticpods
+from nodeagent.controllers.operatingsystemconfig import node_metadata, staticpods, summary
 from nodeagent.controllers.operatingsystemconfig.apply import Applier
 from nodeagent.controllers.operatingsystemconfig.apply_pass import Outcome
 from nodeagent.controllers.operatingsystemconfig.containerd import ContainerdFiles
@@ -37,13 +38,15 @@ from nodeagent.controllers.operatingsystemconfig.inplace import (
     Progress,
     RolledBack,
     UpdateFailed,
+    UpdateGivenUp,
+    WaitingForReboot,
     may_begin,
 )
 from nodeagent.controllers.operatingsystemconfig.preparation import Preparation, Prepared
 from nodeagent.controllers.operatingsystemconfig.serial import SerialLock
 from nodeagent.controllers.operatingsystemconfig.trigger import is_serial
 from nodeagent.controllers.operatingsystemconfig.units import LOOK_AGAIN, UnitJobs
-from nodeagent.controllers.operatingsystemconfig.upkeep import Upkeep
+from nodeagent.controllers.operatingsystemconfig.upkeep import Upkeep, secret_files
 from nodeagent.host.consistency import Finding
 from nodeagent.host.node_events import reference
 from nodeagent.host.node_identity import NodeIdentity
@@ -52,7 +55,7 @@ from nodeagent.paths import Paths
 from nodeagent.status import StatusBoard
 from osc.codec import Decoded
 from osc.containerd import CONFIG_FILE
-from osc.diff import Dirty
+from osc.diff import Dirty, finished
 from osc.errors import InvalidOSC
 from osc.inplace import InPlaceChanges
 from osc.journal import Journal
@@ -66,8 +69,8 @@ CONTROLLER = "operatingsystemconfig"
 WAIT_FOR_NODE = timedelta(seconds=5)
 FIRST_RETRY = timedelta(milliseconds=5)
 LONGEST_RETRY = timedelta(seconds=1000)
-APPLY_SECONDS = 180.0
-"""Longest pass over files and units; an update in place has a time of its own (W19)."""
+APPLY_SECONDS = 300.0
+"""Longest pass over files and units: a pull that is given up, and what was waiting for it. An update in place has a time of its own (W19)."""
 DEADLINE = timedelta(seconds=APPLY_SECONDS) + BUDGET
 
 
@@ -79,8 +82,8 @@ class ApplyFailed(RetriableError):
     """Some items of the OSC could not be applied; all others were."""
 
 
-class ApplyTooSlow(RetriableError):
-    """A pass over files and units did not end in time."""
+_SAID = (InvalidOSC, ApplyFailed, UpdateFailed, UpdateGivenUp, RolledBack, WaitingForReboot)
+"""Errors that are reported where they come about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +140,7 @@ class OperatingSystemConfigReconciler:
         """Version of the Secret that was refused last, and why."""
         self._released = ""
         self._settled = False
+        self._looked_at = dependencies.clock.monotonic()
 
     def repair(self, findings: Collection[Finding]) -> None:
         """Have the next pass write these items again."""
@@ -150,6 +154,15 @@ class OperatingSystemConfigReconciler:
             return Result()
         node = self._node()
         try:
+            return await self._reconcile(secret, node)
+        except _SAID:
+            raise
+        except AgentError as error:
+            await self._say(error, node)
+            raise
+
+    async def _reconcile(self, secret: Secret, node: Node | None) -> Result:
+        try:
             announced = desired_module.checksum(secret)
             if await self._is_applied(announced.value, node) and not await self._needs_repair(secret, node):
                 await self._release(secret)
@@ -161,9 +174,10 @@ class OperatingSystemConfigReconciler:
         except InvalidOSC as error:
             refused = (secret.metadata.resource_version, str(error))
             if self._refused == refused:
-                return Result()  # an old timer: nothing is new about it
+                return await self._keep_applied(secret, node, error)
             self._refused = refused
             await self._refuse(error, node)
+            error.after = self._with.sync_period
             raise
         if (wait := await self._wait_for_turn(secret, node)) is not None:
             return Result(requeue_after=wait)
@@ -196,7 +210,10 @@ class OperatingSystemConfigReconciler:
             return False
         if (await asyncio.to_thread(self._with.journal.load_last_applied)).doubtful:
             return False
-        pending = (await asyncio.to_thread(self._with.journal.load)).pending
+        loaded = await asyncio.to_thread(self._with.journal.load)
+        if loaded.compare_with_disk:
+            return False
+        pending = loaded.pending
         return pending is None or (pending.checksum == checksum and not pending.unfinished)
 
     async def _refuse(self, error: InvalidOSC, node: Node | None) -> None:
@@ -210,13 +227,52 @@ class OperatingSystemConfigReconciler:
         await self._with.status.failing({"operating system config": error}, next_try=None)
         await self._with.status.phase("failing")
 
+    async def _keep_applied(self, secret: Secret, node: Node | None, refused: InvalidOSC) -> Result:
+        """Beside an OSC that is refused: keep the machine as the last one that was applied wants it."""
+        again = Result(requeue_after=self._with.sync_period)
+        last = await asyncio.to_thread(self._with.journal.load_last_applied)
+        loaded = await asyncio.to_thread(self._with.journal.load)
+        unfinished = loaded.compare_with_disk or (loaded.pending is not None and loaded.pending.unfinished)
+        if node is None or last.decoded is None or last.doubtful or unfinished:
+            return again
+        applied = self._applied(last.decoded)
+        self._with.watch(applied.written_paths())
+        self._preparation.dirty |= await self._with.drift.look(applied)
+        if not self._preparation.dirty:
+            return again
+        if (wait := await self._wait_for_turn(secret, node)) is not None:
+            return Result(requeue_after=wait)
+        checksum = loaded.pending.checksum if loaded.pending is not None else node_metadata.applied_checksum(node)
+        await self._apply(secret, Desired(checksum or "", last.decoded, applied, staticpods.desired(applied)), node)
+        await self._with.status.failing({"operating system config": refused}, next_try=None)
+        await self._with.status.phase("failing")
+        return again
+
+    async def _look_beside(self, desired: Desired) -> None:
+        """While something of this OSC fails: see what drifted of the rest, as often as of one that is applied."""
+        pending = (await asyncio.to_thread(self._with.journal.load)).pending
+        if pending is None or pending.checksum != desired.checksum or not pending.unfinished:
+            return
+        now = self._with.clock.monotonic()
+        if not self._with.drift.suspecting and now - self._looked_at < self._with.sync_period.total_seconds():
+            return
+        self._looked_at = now
+        self._preparation.dirty |= await self._with.drift.look(finished(desired.effective, pending.changes))
+
+    async def _watch_the_rest(self, desired: Desired) -> None:
+        pending = (await asyncio.to_thread(self._with.journal.load)).pending
+        if pending is not None:
+            self._with.watch(finished(desired.effective, pending.changes).written_paths())
+
     async def _wait_for_turn(self, secret: Secret, node: Node | None) -> timedelta | None:
         """In a pool that goes on node by node, wait for the lock; without a Node nobody could know us (W18)."""
         if not is_serial(secret) or node is None:
             self._with.lock.forget()
             return None
         wait = await self._with.lock.acquire(secret)
-        if wait is not None:
+        if wait is None:
+            self._released = ""  # also for a repair, which has the version of the Secret that was applied
+        else:
             await self._with.status.failing({}, next_try=self._with.clock.now() + wait)
             await self._with.status.phase("waitingForTurn")
         return wait
@@ -241,7 +297,10 @@ class OperatingSystemConfigReconciler:
             log.info("Node labelled", node=node.metadata.name, labels=sorted(labels))
 
     async def _apply(self, secret: Secret, desired: Desired, node: Node | None) -> Result:
+        await self._look_beside(desired)
         prepared = await self._preparation.prepare(desired)
+        for note in self._with.journal.take_news() if node is not None else ():
+            self._event(node, "Warning", "StateDamaged", "Reconcile", note)
         if prepared is None:
             self._with.in_place.rest()
             return await self._report(secret, desired, node)
@@ -252,14 +311,13 @@ class OperatingSystemConfigReconciler:
             in_place = await self._with.in_place.settle(config, in_place)
             if in_place and not may_begin(node):
                 return await self._wait_for_drain(in_place)
-        for note in self._with.journal.take_news():
-            self._event(node, "Warning", "StateDamaged", "Reconcile", note)
         self._with.status.note_phase("applying", checksum=desired.checksum)
         outcome = await self._carry_out(desired, prepared)
         if outcome.restart:
             await self._restart("own unit or one of its files changed")
             return Result()
         if outcome.failed:
+            await self._watch_the_rest(desired)
             raise await self._failed(outcome, node) from next(iter(outcome.failed.values()))
         self._failures = 0
         if outcome.waiting:
@@ -277,16 +335,9 @@ class OperatingSystemConfigReconciler:
 
     async def _carry_out(self, desired: Desired, prepared: Prepared) -> Outcome:
         steps = plan(prepared.changes, desired.effective)
-        scope = asyncio.timeout(APPLY_SECONDS)
         started = self._with.clock.monotonic()
-        try:
-            with self._with.jobs.handling(steps, checksum=desired.checksum):
-                async with scope:
-                    outcome = await self._with.applier.apply(steps, prepared.contents)
-        except TimeoutError as error:
-            if not scope.expired():
-                raise
-            raise ApplyTooSlow("apply took too long, going on with what is left", seconds=APPLY_SECONDS) from error
+        with self._with.jobs.handling(steps, checksum=desired.checksum):
+            outcome = await self._with.applier.apply(steps, prepared.contents, seconds=APPLY_SECONDS)
         self._with.applied(outcome, self._with.clock.monotonic() - started)
         return outcome
 
@@ -299,7 +350,7 @@ class OperatingSystemConfigReconciler:
             progress = await self._with.in_place.kubelet(node, changes)
             if progress.look_again is None:
                 progress = await self._with.in_place.finish(config, node, changes)
-        except (UpdateFailed, RolledBack) as error:
+        except (UpdateFailed, UpdateGivenUp, RolledBack) as error:
             await self._with.status.failing({"update in place": error}, next_try=None)
             await self._with.status.phase("failing")
             raise
@@ -317,17 +368,22 @@ class OperatingSystemConfigReconciler:
         await self._with.status.failing(waiting, next_try=self._with.clock.now() + after)
         return Result(requeue_after=after)
 
+    async def _say(self, error: AgentError, node: Node | None) -> None:
+        """Report what stopped a pass as a whole; while the API server is away an event would not reach it either."""
+        await self._with.status.failing({"operating system config": error}, next_try=None)
+        await self._with.status.phase("failing")
+        if not isinstance(error, ApiError):
+            self._event(node, "Warning", "OSCFailed", "Reconcile", f"the operating system config: {error}")
+
     async def _failed(self, outcome: Outcome, node: Node | None) -> ApplyFailed:
-        """Report what failed. The workqueue's back-off decides on the retry; jobs that have not ended are looked at sooner."""
+        """Report what failed. The workqueue's back-off decides on the retry; what has only not ended is looked at sooner."""
         backoff = min(FIRST_RETRY * 2 ** min(self._failures, 20), LONGEST_RETRY)
-        look = LOOK_AGAIN if self._with.jobs.pending and backoff > LOOK_AGAIN else None
         self._failures += 1
         waiting = {name: cause for name, cause in outcome.waiting.items() if cause}
+        look = LOOK_AGAIN if (self._with.jobs.pending or waiting) and backoff > LOOK_AGAIN else None
         causes: dict[str, AgentError | str] = {**waiting, **self._with.jobs.pending, **outcome.failed}
-        note = "; ".join(f"{name}: {error}" for name, error in outcome.failed.items())
-        self._event(
-            node, "Warning", "OSCFailed", "Reconcile", f"{len(outcome.failed)} items could not be applied: {note}"
-        )
+        for note in summary.notes({name: str(error) for name, error in outcome.failed.items()}):
+            self._event(node, "Warning", "OSCFailed", "Reconcile", note)
         await self._with.status.failing(causes, next_try=self._with.clock.now() + (look or backoff))
         await self._with.status.phase("failing")
         return ApplyFailed(
@@ -364,7 +420,7 @@ class OperatingSystemConfigReconciler:
         config = last.config if last is not None else (await self._read(secret)).decoded.config
         await self._label(node, config)
         dirty = Dirty()
-        if not self._with.drift.suspecting and await asyncio.to_thread(self._upkeep.has_secrets):
+        if last is not None and not self._with.drift.suspecting and secret_files(self._applied(last)):
             dirty |= await self._upkeep.changed_secrets(await self._read(secret))
         if last is not None:
             dirty |= await self._with.drift.look(self._applied(last))

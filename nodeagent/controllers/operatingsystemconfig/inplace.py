@@ -62,6 +62,10 @@ class UpdateFailed(RetriableError):
     """A part of the update failed; the Node says so."""
 
 
+class UpdateGivenUp(TerminalError):
+    """The operating system's update failed for good: another OSC helps, or a person who takes the attempted version off the Node."""
+
+
 class WaitingForReboot(TerminalError):
     """The operating system was updated; the machine has to start with it."""
 
@@ -84,6 +88,8 @@ class _Attempt(BaseModel):
     version: str = ""
     succeeded: bool = False
     failing_since: float | None = None
+    failed: str = ""
+    """Why, once it has failed for good."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +162,7 @@ class InPlaceUpdate:
         """Take the steps that follow after files and units: operating system, credentials, pods, result.
 
         Raises:
-            RolledBack, WaitingForReboot: only new input or a reboot helps.
+            RolledBack, UpdateGivenUp, WaitingForReboot: only new input or a reboot helps.
             UpdateFailed: the Node was told.
         """
         if config.spec.in_place_updates is None:
@@ -191,18 +197,24 @@ class InPlaceUpdate:
         version = wanted.operating_system_version if wanted else ""
         attempt = await asyncio.to_thread(self._load_attempt)
         attempted = node.metadata.annotations.get(UPDATING_ANNOTATION, "")
+        still_said = bool(attempted) and matches(attempted, version)
         if attempt.version != version:
-            if attempted and matches(attempted, version):
+            if still_said:
                 await self._say_rolled_back(node, version)
+            attempt = _Attempt(version=version)
+        elif attempt.failed:
+            if still_said:
+                await self._say_given_up(node, attempt)
             attempt = _Attempt(version=version)
         if not attempt.succeeded:
             update = config.status.in_place_updates
             command = update.os_update if update is not None else None
             if command is None or not command.command:
                 await self._fail(node, "operating system update: the OSC names no command for it")
-                raise UpdateFailed("operating system config names no command for the update")
-            await self._patch(node, annotations={UPDATING_ANNOTATION: version})
+                raise UpdateGivenUp("operating system config names no command for the update")
+            # Before the Node says so: what the Node says and this boot does not know of counts as rolled back.
             await run_to_end(self._save_attempt, attempt)
+            await self._patch(node, annotations={UPDATING_ANNOTATION: version})
             problem = await self._run([command.command, *command.args])
             if problem:
                 return await self._retry(node, attempt, problem)
@@ -229,6 +241,17 @@ class InPlaceUpdate:
         await self._fail(node, reason)
         raise RolledBack("machine came back with its old operating system", current=current, desired=version)
 
+    async def _say_given_up(self, node: Node, attempt: _Attempt) -> None:
+        """Wait for new input; a Node that could not be told then is told now.
+
+        Raises:
+            UpdateGivenUp: always, but for a Node that cannot be told.
+            UpdateFailed: the Node could not be told.
+        """
+        if REASON_ANNOTATION not in node.metadata.annotations:
+            await self._fail(node, attempt.failed)
+        raise UpdateGivenUp("update of the operating system failed", problem=attempt.failed[-500:])
+
     async def _run(self, argv: list[str]) -> str:
         """Run the update; returns why it failed, empty if it did not."""
         log.info("Updating the operating system", command=argv[0])
@@ -252,11 +275,13 @@ class InPlaceUpdate:
             await run_to_end(self._save_attempt, kept)
             log.error("Update of the operating system failed, trying again", problem=problem[-500:])
             return Progress(NETWORK_RETRY, "update of the operating system: network problems")
-        await run_to_end(self._save_attempt, attempt.model_copy(update={"failing_since": None}))
-        await self._fail(node, f"operating system update: {problem}")
+        reason = f"operating system update: {problem}"
+        given_up = attempt.model_copy(update={"failing_since": None, "failed": "" if network else reason})
+        await run_to_end(self._save_attempt, given_up)
+        await self._fail(node, reason)
         if network:
             return Progress(NETWORK_REST, "update of the operating system: network problems")
-        raise UpdateFailed("update of the operating system failed", problem=problem[-500:])
+        raise UpdateGivenUp("update of the operating system failed", problem=problem[-500:])
 
     async def _rotate_kubelet(self, node: Node, rotation: str) -> Progress:
         """Let the kubelet bootstrap itself anew; what it had is restored if it does not become healthy (W30)."""

@@ -167,6 +167,6 @@ def _sync(directory: Path) -> None:
 def _read(path: Path) -> bytes:
     try:
         # The kubelet keeps its current certificate behind a link.
-        return path.read_bytes()
-    except OSError:
+        return files.read_mounted(path) or b""
+    except files.FileError:
         return b""

@@ -124,6 +124,7 @@ class Preparation:
             contents = await self._contents.resolve(desired.effective.files)
             now = secret_digests(desired.effective.files, contents)
             dirty |= Dirty(changed_secrets(desired.effective, before, now))
+            dirty |= Dirty(await asyncio.to_thread(unknown_secrets, before, now, root=self._paths.root))
             due = await self._due_in_place(desired, None if last.older else last.decoded, touched)
             old = effective(last.decoded.config, hostname=self._hostname()) if last.decoded else None
             changes = await asyncio.to_thread(
@@ -256,3 +257,29 @@ def secret_digests(files: Iterable[File], contents: Mapping[str, bytes | AgentEr
         for file in files
         if file.content.secret_ref is not None and isinstance(content := contents.get(file.path), bytes)
     }
+
+
+def unknown_secrets(before: Mapping[str, str], now: Mapping[str, str], *, root: Path) -> frozenset[str]:
+    """Return paths of secretRef files of which it is not known what was written, and that hold something else now; blocking.
+
+    So it is after another node agent, which notes no digests, and after a damaged journal.
+
+    Args:
+        before: digest by path, from the journal.
+        now: digest by path of what the Secrets hold.
+        root: where the machine's files are.
+    """
+    return frozenset(
+        path
+        for path, wanted in now.items()
+        if path not in before and _digest_on_disk(root / path.lstrip("/")) != wanted
+    )
+
+
+def _digest_on_disk(path: Path) -> str | None:
+    try:
+        content = core_files.read_optional(path)
+    except core_files.FileError as error:
+        log.debug("File not compared", path=str(path), error=error)
+        return None
+    return None if content is None else digest(content)

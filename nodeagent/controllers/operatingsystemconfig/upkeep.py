@@ -3,14 +3,18 @@
 Source: contract 6.2 step 28, 9 W29, W44.
 """
 
+import asyncio
+
 from agents.core import files as core_files
 from agents.core.logging import get_logger
 from nodeagent.controllers.operatingsystemconfig.desired import Desired
 from nodeagent.controllers.operatingsystemconfig.files import Contents
-from nodeagent.controllers.operatingsystemconfig.preparation import secret_digests
+from nodeagent.controllers.operatingsystemconfig.preparation import secret_digests, unknown_secrets
 from nodeagent.paths import Paths
 from osc.diff import Dirty, changed_secrets
 from osc.journal import Journal
+from osc.merge import Effective
+from osc.types import File
 
 log = get_logger(__name__)
 
@@ -29,19 +33,14 @@ class Upkeep:
         self._contents = contents
         self._paths = paths
 
-    def has_secrets(self) -> bool:
-        """Tell whether content of Secrets is on this machine; blocking."""
-        pending = self._journal.load().pending
-        return pending is not None and bool(pending.secret_digests)
-
     async def changed_secrets(self, desired: Desired) -> Dirty:
-        """Find files whose Secret holds something else than when they were written (W44)."""
-        pending = self._journal.load().pending
-        if pending is None or not pending.secret_digests:
-            return Dirty()
-        referenced = [file for file in desired.effective.files if file.content.secret_ref is not None]
+        """Find files whose Secret holds something else than when they were written (W44), or than they do where that is not known."""
+        referenced = secret_files(desired.effective)
+        loaded = await asyncio.to_thread(self._journal.load)
+        before = loaded.secret_digests
         now = secret_digests(referenced, await self._contents.resolve(referenced))
-        changed = changed_secrets(desired.effective, pending.secret_digests, now)
+        changed = changed_secrets(desired.effective, before, now)
+        changed |= await asyncio.to_thread(unknown_secrets, before, now, root=self._paths.root)
         if changed:
             log.info("Content of referenced Secrets changed", paths=sorted(changed))
         return Dirty(changed)
@@ -53,3 +52,8 @@ class Upkeep:
             for path in (paths.kubelet_bootstrap_kubeconfig, paths.bootstrap_token):
                 if core_files.remove(path):
                     log.info("Bootstrap credentials removed", path=str(path))
+
+
+def secret_files(wanted: Effective) -> tuple[File, ...]:
+    """Return the files whose content is in Secrets."""
+    return tuple(file for file in wanted.files if file.content.secret_ref is not None)

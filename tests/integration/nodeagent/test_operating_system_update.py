@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.controllers.operatingsystemconfig import inplace
-from nodeagent.controllers.operatingsystemconfig.inplace import UpdateFailed
+from nodeagent.controllers.operatingsystemconfig.inplace import UpdateGivenUp
 from tests.lab.api import wait_for
 from tests.support.fake_systemd import FakeSystemd
 from tests.support.osc_agent import OscAgent
@@ -28,7 +28,7 @@ async def test_w36_an_update_that_hangs_is_ended_and_said(tmp_path: Path, monkey
     monkeypatch.setattr(inplace, "BUDGET", timedelta(seconds=1))
     publish(node, version="2.0", command=f"sleep 600 & echo $! > {tmp_path}/child; echo down''loading; wait")
     async with node.connected():
-        with pytest.raises(UpdateFailed):
+        with pytest.raises(UpdateGivenUp):
             await node.reconcile()
     result, reason, _version = metadata(node)
     assert result == "failed"

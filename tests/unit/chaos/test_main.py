@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.__main__ import REGRESSIONS, SHORT, campaigns, kept_first, last_lines
+from tests.chaos import __main__ as chaos
+from tests.chaos.__main__ import DAY, REGRESSIONS, SHORT, campaigns, kept_first, last_lines, repeat, run
 from tests.chaos.campaign import Case, Tally
+from tests.chaos.day import VirtualDay
 from tests.lab.errors import LabError
 
 
@@ -38,3 +40,25 @@ def test_what_was_left_out_is_said_before_the_two_numbers() -> None:
         "seed: 7",
         "3 passed, 0 failed",
     ]
+
+
+def test_a_day_that_failed_is_repeated_from_its_file_and_needs_no_lab(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kept day comes before the one of the run, each with its own seed; the file of a failed one says why, and fails again."""
+    (tmp_path / "test_day.py").write_text("import os\ndef test_day():\n    assert os.environ['SEED'] != '6'\n")
+    monkeypatch.setattr(chaos, "FAILURES", tmp_path / "failures")
+    monkeypatch.setattr(chaos, "Lab", None)
+    monkeypatch.setattr(VirtualDay, "folder", str(tmp_path))
+    (tally,) = run(SHORT, [DAY], [Case(VirtualDay.name, 6, {}), Case("outages", 1, {})], 7)
+    assert (tally.passed, len(tally.failed)) == (1, 1)
+    assert "assert '6' != '6'" in tally.failed[0].read_text()
+    again = Case.load(tally.failed[0])
+    assert again == Case(VirtualDay.name, 6, {})
+    assert len(repeat(again, 8).failed) == 1
+
+
+def test_days_are_kept() -> None:
+    """Those that failed once come first, like all other kept cases."""
+    kept = [Case.load(path) for path in sorted(REGRESSIONS.glob("*.json"))]
+    assert {case.seed for case in kept_first(kept, [DAY])[DAY]} == {6, 38002}

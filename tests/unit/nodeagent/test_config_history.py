@@ -1,6 +1,7 @@
 """A configuration file that is damaged, or written back by user data."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -134,3 +135,12 @@ def test_a_first_configuration_that_is_wrong_is_refused(tmp_path: Path) -> None:
     machine.file.write_bytes(b"{}")
     with pytest.raises(ConfigError):
         machine.start()
+
+
+def test_a_huge_file_counts_as_damaged(machine: Machine) -> None:
+    """Contract 3: a configuration that somebody made a terabyte is not read; the one before stays in use."""
+    os.truncate(machine.file, 2**40)
+    config, (note,) = machine.start()
+    assert config.controllers.operating_system_config.secret_name == "second"
+    assert note.reason == "ConfigurationDamaged"
+    assert "larger than" in note.text

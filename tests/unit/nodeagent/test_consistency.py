@@ -1,5 +1,6 @@
 """What differs between an applied OSC and the disk."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,18 @@ def test_a_mismatch_tells_both_digests(tmp_path: Path) -> None:
     (finding,) = look(tmp_path, files=(inline("/etc/a", "x"),))
     assert "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881" in finding.message
     assert "a1fce4363854ff888cff4b8e7875d600c2682390412a8cf79b37d0b11148b0fa" in finding.message
+
+
+def test_a_huge_file_is_a_mismatch_that_tells_its_size(tmp_path: Path) -> None:
+    """Contract 7.11: files, unit files and drop-ins that somebody made a terabyte differ, and are not read for that."""
+    paths = ["/etc/a", "/etc/systemd/system/u.service", "/etc/systemd/system/u.service.d/10.conf"]
+    for path in paths:
+        put(tmp_path, path, "x")
+        os.truncate(tmp_path / path.lstrip("/"), 2**40)
+    unit = Unit(name="u.service", content="x", enable=True, drop_ins=(DropIn(name="10.conf", content="x"),))
+    findings = look(tmp_path, files=(inline("/etc/a", "x"),), units=(unit,), loaded=set())
+    assert [finding.reason for finding in findings] == ["FileMismatch", "UnitMismatch", "DropInMismatch"]
+    assert findings[0].message.endswith(f"found {2**40} bytes")
 
 
 def test_w13_units_are_compared_with_file_drop_ins_and_dependencies(tmp_path: Path) -> None:

@@ -279,6 +279,24 @@ def test_a_bad_plugin_is_refused(plugin: dict[str, object], field: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        ({"n": 2**63}, "n"),
+        ({"n": -(2**63) - 1}, "n"),
+        ({"a": {"l": [1, {"n": 2**70}]}}, "a.l[1].n"),
+        ({"l": [[0], [2**70]]}, "l[1][0]"),
+        ({"n": 2**63 - 1, "m": -(2**63), "yes": True, "f": 1e300, "none": None}, None),
+    ],
+)
+def test_integers_of_a_plugin_fit_into_toml(values: dict[str, object], field: str | None) -> None:
+    """Contract 6.14: TOML has integers of 64 bits; a longer one, also deep inside, is refused with its path before containerd's file is touched."""
+    section = {"sandboxImage": "p", "plugins": [{"path": ["a"], "values": values}]}
+    found = problems({"spec": {"criConfig": {"name": "containerd", "containerd": section}}})
+    where = f"spec.criConfig.containerd.plugins[0].values.{field}: must be an integer of 64 bits with a sign"
+    assert found == ([] if field is None else [where])
+
+
+@pytest.mark.parametrize(
     ("image", "path"),
     [("", "/f"), ("--help", "/f"), ("a b", "/f"), ("i", ""), ("i", "/"), ("i", "/../etc/shadow"), ("i", "a/../../b")],
 )
@@ -292,6 +310,16 @@ def test_versions_of_an_update_in_place_must_be_versions() -> None:
     """Contract 6.13: what cannot be compared is said before anything is changed."""
     document: dict[str, object] = {"spec": {"inPlaceUpdates": {"operatingSystemVersion": "new", "kubelet": "1.34.4"}}}
     assert problems(document) == ["spec.inPlaceUpdates.operatingSystemVersion: must be a version"]
+    document = {"spec": {"inPlaceUpdates": {"operatingSystemVersion": "9" * 5000, "kubelet": "1.34.4"}}}
+    assert problems(document) == ["spec.inPlaceUpdates.operatingSystemVersion: must be a version"]
+
+
+def test_no_nul_is_given_to_the_command_of_an_update() -> None:
+    """Contract 6.13: no program can be started with it: said with its path before the machine is drained for nothing."""
+    where = "status.inPlaceUpdates.osUpdate"
+    update = {"command": "a\0b", "args": ["fine", "c\0d"]}
+    document: dict[str, object] = {"status": {"inPlaceUpdates": {"osUpdate": update}}}
+    assert problems(document) == [f"{where}.command: contains a NUL byte", f"{where}.args[1]: contains a NUL byte"]
 
 
 def test_all_problems_are_reported_at_once() -> None:

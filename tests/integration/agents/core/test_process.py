@@ -48,6 +48,13 @@ async def test_a_program_that_is_not_there_is_an_ordinary_failure() -> None:
         await process.run(["no-such-program"], deadline=LONG)
 
 
+@pytest.mark.parametrize("argument", ["a\0b", "\ud800"])
+async def test_an_argument_that_no_program_can_be_given_is_an_ordinary_failure(argument: str) -> None:
+    """A NUL, or half of a character, is no unexpected error."""
+    with pytest.raises(ProcessError, match="program not started"):
+        await process.run(["true", argument], deadline=LONG)
+
+
 async def test_output_is_bounded() -> None:
     """Contract 9 W36: 10 MiB of output are read, so that the program ends, and thrown away but for one: beginning and end."""
     script = "echo begin; head -c 10485760 /dev/zero; echo; echo last; echo end >&2; exit 1"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agents.core import files
-from agents.core.files import Batch, FileError, NotRegularFile, OpenFile, UnsafePath
+from agents.core.files import Batch, FileError, NotRegularFile, OpenFile, TooLarge, UnsafePath
 
 
 def mode_of(path: Path) -> int:
@@ -343,3 +343,25 @@ def test_a_source_that_became_shorter_is_an_error(tmp_path: Path, source: OpenFi
     with Batch() as batch, pytest.raises(FileError):
         batch.stage(tmp_path / "target", source, mode=0o755)
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+@pytest.mark.parametrize("read", [files.read_optional, files.read_mounted])
+def test_no_more_is_read_than_the_limit(tmp_path: Path, read: Callable[..., bytes | None]) -> None:
+    """A file of the limit's size is read, a larger one is an error that names path, size and limit; also without a limit of one's own."""
+    path = tmp_path / "f"
+    path.write_bytes(b"12345")
+    assert read(path, limit=5) == b"12345"
+    with pytest.raises(TooLarge) as caught:
+        read(path, limit=4)
+    assert caught.value.fields == {"path": str(path), "size": 5, "limit": 4}
+    os.truncate(path, 2**40)
+    with pytest.raises(TooLarge, match=str(2**40)):
+        read(path)
+
+
+def test_a_file_that_the_kernel_makes_up_is_read_to_its_end() -> None:
+    """Its size is said to be 0, and it is held to the limit all the same."""
+    path = Path("/proc/self/maps")
+    assert len(files.read_optional(path) or b"") > 100
+    with pytest.raises(TooLarge):
+        files.read_optional(path, limit=100)

@@ -32,13 +32,31 @@ def write(path: Path, content: bytes | None) -> None:
     [
         (b"[plugins\nversion = ", "not valid TOML"),
         (b"\xff\xfe\x00", "not valid TOML"),
+        (b"version = 2\nx = " + b"9" * 5000 + b"\n", "not valid TOML"),
+        (b"version = 2\nx = " + b"[" * 5000 + b"]" * 5000 + b"\n", "not valid TOML"),
+        (b"version = 2\nx = 0x" + b"f" * 5000 + b"\n", "cannot be used"),
+        (b"version = 2\nx = " + b"[" * 350 + b"]" * 350 + b"\n", "cannot be used"),
         (b"version = 9\n", "9"),
         (b'version = "two"\n', "two"),
         (b"version = 2\nplugins = 5\n", "plugins"),
         (b'version = 2\n[plugins]\n"io.containerd.grpc.v1.cri" = []\n', "io.containerd.grpc.v1.cri"),
+        (b"#" * 1024 * 1024 + b"\n", "too large"),
         (None, "not a regular file"),
     ],
-    ids=["torn", "binary", "unknown version", "version is text", "plugins is no table", "cri is no table", "directory"],
+    ids=[
+        "torn",
+        "binary",
+        "too many digits",
+        "too deep to be read",
+        "too many digits to be written",
+        "too deep to be written",
+        "unknown version",
+        "version is text",
+        "plugins is no table",
+        "cri is no table",
+        "huge",
+        "directory",
+    ],
 )
 async def test_an_unusable_configuration_of_containerd_fails_alone(
     node: OscAgent, content: bytes | None, cause: str

@@ -1,15 +1,19 @@
 """containerd's configuration file, from what containerd itself brings."""
 
+import asyncio
+import socket
+import threading
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-from nodeagent.controllers.operatingsystemconfig.containerd import ContainerdFiles
+from agents.core.names import Names
+from nodeagent.controllers.operatingsystemconfig.containerd import ContainerdFiles, RegistryNotReady
 from nodeagent.host.originals import Originals
 from osc.merge import Runtime
-from osc.types import Plugin
+from osc.types import Plugin, Registry
 
 GOLDEN = Path(__file__).parents[4] / "data/containerd"
 CONFIG = "etc/containerd/config.toml"
@@ -89,3 +93,27 @@ async def test_default_configurations_of_releases(
     old, new = dict(leaves(before)), dict(leaves(after))
     assert {leaf for leaf in old.keys() | new.keys() if old.get(leaf) != new.get(leaf)} == changed
     assert not await files.configure(SETTINGS)
+
+
+async def test_mirrors_whose_names_do_not_resolve_take_no_thread_of_others(tmp_path: Path) -> None:
+    """Contract 6.15, ours: asked for again and again, each name has one lookup, and the threads that all share stay free."""
+    silent, asked = threading.Event(), list[str]()
+
+    def look_up(host: str, *_arguments: object, **_more: object) -> list[object]:
+        asked.append(host)
+        silent.wait(10)
+        raise socket.gaierror(socket.EAI_AGAIN, "no answer")
+
+    originals = Originals(folder=tmp_path / "originals", root=tmp_path)
+    names = Names(look_up=look_up)
+    files = ContainerdFiles(containerd=Installed("1.6"), originals=originals, root=tmp_path, names=names)
+    hosts = [{"url": f"https://dead-{index}.example"} for index in range(8)]
+    registry = Registry.model_validate({"upstream": "docker.io", "hosts": hosts})
+    try:
+        for _ in range(4):
+            with pytest.raises(RegistryNotReady, match="no answer within"):
+                await files.probe(registry)
+        assert await asyncio.to_thread(lambda: "free") == "free"
+        assert sorted(asked) == [f"dead-{index}.example" for index in range(8)]
+    finally:
+        silent.set()

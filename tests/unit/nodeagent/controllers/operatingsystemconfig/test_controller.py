@@ -233,7 +233,7 @@ async def test_a_refused_osc_that_comes_again_is_told_again(node: OscAgent) -> N
                 await node.reconcile()
             assert node.status_document()["phase"] == "failing"
             assert [item["name"] for item in node.status_document()["items"]] == ["operating system config"]
-            assert await node.reconcile() == Result()  # an old timer
+            assert await node.reconcile() == Result(requeue_after=timedelta(minutes=10))  # to look after the OSC before
             node.publish(files=[])
             await node.reconcile()
         await asyncio.sleep(5)

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from nodeagent.host.extracted_files import ExtractedFiles
+from osc.types import File
 from tests.support.drifting import DROP_IN, UNIT, UNIT_FILE, restarted_since, touch
 from tests.support.osc_agent import SLEEP, OscAgent, from_image, from_secret, inline
 
@@ -32,6 +34,18 @@ async def test_changed_content_is_put_right(applied: OscAgent, path: str, text: 
         assert applied.drifted == [(reason, "put right")]
         await applied.reconcile()
         assert len(applied.drifted) == 1
+
+
+@pytest.mark.parametrize("path", ["/etc/a", UNIT_FILE, DROP_IN])
+async def test_a_huge_file_is_put_right_as_any_other(applied: OscAgent, path: str) -> None:
+    """Contract 9 W14: somebody made a small file a terabyte: it is not read, and what else has changed is put right with it."""
+    before = applied.read(path)
+    async with applied.connected():
+        os.truncate(applied.root / path.lstrip("/"), 2**40)
+        touch(applied, "/etc/used", "changed")
+        await applied.reconcile()
+        assert (applied.read(path), applied.read("/etc/used")) == (before, "used")
+        assert len(applied.drifted) == 2
 
 
 async def test_what_is_gone_comes_back(applied: OscAgent) -> None:
@@ -316,8 +330,8 @@ async def test_a_new_content_of_a_secret_is_no_drift(node: OscAgent) -> None:
     assert node.drifted == []
 
 
-async def test_a_file_out_of_a_secret_of_which_nothing_is_known_is_left_alone(node: OscAgent) -> None:
-    """Contract 9 W14: another node agent wrote it: it may be what its Secret held."""
+async def test_a_file_out_of_a_secret_of_which_nothing_is_known_is_no_drift(node: OscAgent) -> None:
+    """Contract 9 W14, W44: another node agent wrote it, as its Secret was then: it gets what the Secret holds, and nobody is told of a drift."""
     node.put_secret("referenced", "key", "one")
     node.publish(files=[from_secret("/etc/s", "referenced")])
     async with node.connected():
@@ -326,7 +340,7 @@ async def test_a_file_out_of_a_secret_of_which_nothing_is_known_is_left_alone(no
         node.start_process()
         touch(node, "/etc/s", "other")
         await node.reconcile()
-    assert (node.read("/etc/s"), node.drifted) == ("other", [])
+    assert (node.read("/etc/s"), node.drifted) == ("one", [])
 
 
 TOOL, IMAGE = "/opt/bin/tool", "registry.example/tool@sha256:1"
@@ -367,6 +381,20 @@ async def test_a_changed_program_out_of_an_image_is_put_right(tool: OscAgent, re
         tool.start_process()
         await tool.reconcile()
         assert tool.images.pulls == [IMAGE]
+
+
+async def test_a_huge_program_is_put_right_without_being_read(tool: OscAgent) -> None:
+    """Contract 6.16, 9 W14: its size tells that it did not come out of the image; where it is only reported it is said once."""
+    path = tool.root / TOOL.lstrip("/")
+    async with tool.connected():
+        os.truncate(path, 2**40)
+        (finding,) = ExtractedFiles(record=tool.paths.extracted, root=tool.root).changed(
+            [File.model_validate(from_image(TOOL, IMAGE, "/tool"))]
+        )
+        assert finding.message.endswith(f"found {2**40} bytes")
+        await tool.reconcile()
+        assert tool.read(TOOL) == "program"
+        assert tool.drifted == [("FileMismatch", "put right")]
 
 
 async def test_a_program_that_was_only_touched_is_left_alone(tool: OscAgent) -> None:

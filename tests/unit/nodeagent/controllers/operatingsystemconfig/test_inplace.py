@@ -13,10 +13,15 @@ from typing import Any
 
 import pytest
 
-from agents.core.errors import RetriableError
+from agents.core.errors import AgentError, RetriableError
 from agents.kube.errors import Unavailable
-from agents.kube.models import NODES, PODS
-from nodeagent.controllers.operatingsystemconfig.inplace import RolledBack, UpdateFailed, WaitingForReboot
+from agents.kube.models import NODES, PODS, Node
+from nodeagent.controllers.operatingsystemconfig.inplace import (
+    RolledBack,
+    UpdateFailed,
+    UpdateGivenUp,
+    WaitingForReboot,
+)
 from nodeagent.controllers.operatingsystemconfig.kubelet_credentials import KubeletCredentials
 from tests.support.osc_agent import SLEEP, OscAgent, containerd, from_image, from_secret, inline
 from tests.support.tasks import settle
@@ -180,11 +185,11 @@ async def test_a_rolled_back_update_waits_for_a_person(updated: OscAgent) -> Non
 async def test_w36_a_failed_update_is_said_in_at_most_4_kib(
     updated: OscAgent, command: str, ending: str, said: str
 ) -> None:
-    """Contract 9 W36, 6.13: no retry but the back-off; annotation, event and status say how it ended and what it printed last, cut."""
+    """Contract 9 W36, 6.13: final; annotation, event and status say how it ended and what it printed last, cut."""
     drain(updated)
     publish(updated, version="2.0", command=command)
     async with updated.connected():
-        with pytest.raises(UpdateFailed):
+        with pytest.raises(UpdateGivenUp):
             await updated.reconcile()
     result, reason, _version = metadata(updated)
     assert result == "failed"
@@ -197,6 +202,75 @@ async def test_w36_a_failed_update_is_said_in_at_most_4_kib(
     assert (status["phase"], [item["name"] for item in status["items"]]) == ("failing", ["update in place"])
 
 
+async def test_an_update_that_failed_for_good_is_tried_again_when_a_person_says_so(updated: OscAgent) -> None:
+    """Contract 6.13, step 2: no retry, not by the back-off, not by a restart of the agent, not by another OSC for the same version."""
+    drain(updated)
+    command = f"echo x >> {updated.root}/tries; echo invalid arguments; exit 3"
+    publish(updated, version="2.0", command=command)
+    async with updated.controlling():
+        while metadata(updated)[0] is None:
+            await asyncio.to_thread(os.sched_yield)  # the command's time is real
+        await work(3600)
+    assert (updated.read("/tries"), len(updated.update_failures)) == ("x\n", 1)
+    updated.start_process()
+    publish(updated, version="2.0", command=command, more=[inline("/etc/more", "x")])
+    async with updated.connected():
+        with pytest.raises(UpdateGivenUp, match="invalid arguments"):
+            await updated.reconcile()
+    assert (updated.read("/tries"), updated.update_failures) == ("x\n", [])
+    del updated.node()["metadata"]["annotations"][UPDATING]
+    updated.api.put(NODES, updated.node())
+    async with updated.connected():
+        with pytest.raises(UpdateGivenUp):
+            await updated.reconcile()
+    assert updated.read("/tries") == "x\nx\n"
+
+
+async def test_an_update_whose_failure_could_not_be_told_is_told_later(updated: OscAgent) -> None:
+    """Contract 6.13, 9 W36: nothing runs again; the Node learns why as soon as it can."""
+    drain(updated)
+    publish(updated, version="2.0", command=f"echo x >> {updated.root}/tries; echo system failure; exit 3")
+    async with updated.connected():
+        failing = updated.in_place._fail
+
+        async def unreachable(_node: Node, _reason: str) -> None:
+            raise UpdateFailed("node could not be told")
+
+        updated.in_place._fail = unreachable  # type: ignore[method-assign,assignment]
+        with pytest.raises(UpdateFailed):
+            await updated.reconcile()
+        updated.in_place._fail = failing  # type: ignore[method-assign]
+        with pytest.raises(UpdateGivenUp):
+            await updated.reconcile()
+    assert updated.read("/tries") == "x\n"
+    result, reason, _version = metadata(updated)
+    assert result == "failed"
+    assert (reason or "").endswith("system failure")
+
+
+async def test_an_attempt_that_was_said_without_an_answer_is_no_rollback(updated: OscAgent) -> None:
+    """Contract 6.13, steps 1 and 2: the Node has the attempted version, the agent does not know; so it may also be killed there."""
+    drain(updated)
+    publish(updated, version="2.0", command=f"echo x >> {updated.root}/tries")
+    patch, lost = updated.client.patch, list[str]()
+
+    async def without_answer(*args: Any, **more: Any) -> Any:
+        done = await patch(*args, **more)
+        if UPDATING.encode() in args[2].body and not lost:
+            lost.append("answer")
+            raise Unavailable("no answer")
+        return done
+
+    updated.client.patch = without_answer  # type: ignore[method-assign]
+    async with updated.connected():
+        with pytest.raises(Unavailable):
+            await updated.reconcile()
+        with pytest.raises(WaitingForReboot):
+            await updated.reconcile()
+    assert (lost, updated.read("/tries")) == (["answer"], "x\n")
+    assert metadata(updated) == (None, None, "2.0")
+
+
 async def test_w36_a_reason_of_any_length_fits_into_the_annotation(updated: OscAgent) -> None:
     """Contract 9 W36: also what was not printed by the update, a kubelet's answer for example; no letter is cut in two."""
     async with updated.connected():
@@ -207,6 +281,24 @@ async def test_w36_a_reason_of_any_length_fits_into_the_annotation(updated: OscA
     _result, reason, _version = metadata(updated)
     assert 4090 < len((reason or "").encode()) <= 4096
     assert set((reason or "").removeprefix("kubelet: ")) == {"ä"}
+
+
+@pytest.mark.parametrize("content", [None, 'PRETTY_NAME="X 1.2.3.4"'])
+async def test_what_stops_a_pass_as_a_whole_is_said(updated: OscAgent, content: str | None) -> None:
+    """Neither log alone nor a status that still says applied: event and status name the cause."""
+    if content is None:
+        updated.paths.os_release.unlink()
+    else:
+        updated.paths.os_release.write_text(content)
+    publish(updated, version="2.0", more=[inline("/etc/x", "1")])
+    async with updated.connected():
+        with pytest.raises(AgentError):
+            await updated.reconcile()
+        await updated.recorder.flush(deadline=5)
+    status = updated.status_document()
+    assert (status["phase"], [item["name"] for item in status["items"]]) == ("failing", ["operating system config"])
+    (event,) = updated.events("OSCFailed")
+    assert status["items"][0]["cause"] in event["note"]
 
 
 async def test_w36_both_errors_are_kept_if_the_node_cannot_be_told(updated: OscAgent) -> None:
@@ -373,7 +465,7 @@ async def test_an_osc_without_a_command_says_so(updated: OscAgent) -> None:
     drain(updated)
     publish(updated, version="2.0")
     async with updated.connected():
-        with pytest.raises(UpdateFailed, match="no command"):
+        with pytest.raises(UpdateGivenUp, match="no command"):
             await updated.reconcile()
     assert metadata(updated)[0] == "failed"
 

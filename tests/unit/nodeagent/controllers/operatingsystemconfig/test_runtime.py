@@ -5,12 +5,14 @@ import shutil
 import tomllib
 from datetime import timedelta
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
 from agents.core.errors import RetriableError
+from nodeagent.controllers.operatingsystemconfig.containerd import RegistryNotReady
 from nodeagent.controllers.operatingsystemconfig.controller import ApplyFailed
-from tests.support.osc_agent import SLEEP, OscAgent, containerd, from_image, inline
+from tests.support.osc_agent import SLEEP, OscAgent, containerd, from_image, from_secret, inline
 
 CONFIG = "/etc/containerd/config.toml"
 IMAGE = "registry.local/kubelet@sha256:1"
@@ -128,6 +130,22 @@ async def test_a_dead_mirror_holds_nothing_back_but_itself(runtime: OscAgent) ->
         (item,) = runtime.status_document()["items"]
         assert item["name"] == "registry dead"
         assert "http://127.0.0.1:1" in item["cause"]
+
+
+async def test_a_mirror_that_comes_up_is_noticed_beside_an_item_that_fails(
+    runtime: OscAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Contract 6.15: the back-off of what fails, up to 1000 s, is not the mirror's."""
+    probe = AsyncMock(side_effect=RegistryNotReady("registry is not ready", upstream="docker.io"))
+    monkeypatch.setattr(runtime.containerd_files, "probe", probe)
+    registry = {"upstream": "docker.io", "hosts": [{"url": "https://mirror"}], "readinessProbe": True}
+    runtime.publish(files=[from_secret("/etc/s", "missing")], criConfig=containerd(registries=[registry]))
+    async with runtime.controlling():
+        await asyncio.sleep(3600)
+        assert runtime.read(hosts("docker.io")) is None
+        probe.side_effect = None
+        await asyncio.sleep(6)
+        assert runtime.read(hosts("docker.io")) is not None
 
 
 async def test_w12_only_new_registries_are_probed(runtime: OscAgent) -> None:

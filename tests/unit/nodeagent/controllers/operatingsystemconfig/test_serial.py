@@ -11,7 +11,7 @@ from agents.kube.errors import Unavailable
 from agents.kube.models import LEASES, NODES, format_micro_time
 from agents.runtime.controller import Environment
 from agents.runtime.metrics import Metrics
-from nodeagent.controllers.operatingsystemconfig import serial
+from nodeagent.controllers.operatingsystemconfig import controller, serial
 from nodeagent.controllers.operatingsystemconfig.serial import LockLost
 from tests.support.osc_agent import HOSTNAME, SECRET, SLEEP, OscAgent, from_image, inline
 from tests.support.tasks import running
@@ -44,6 +44,20 @@ async def test_the_lock_is_held_while_applying_and_free_at_the_end(node: OscAgen
     assert created["metadata"]["ownerReferences"][0]["kind"] == "Secret"
     assert released["spec"] == {}
     assert not [call for call in node.api.requests("PATCH") if "/leases" in call.path]
+
+
+async def test_the_lock_is_free_after_a_repair_too(node: OscAgent) -> None:
+    """Contract 6.11: a repair of drift takes it as any change does; the Secret is the version that was applied before."""
+    node.publish(files=[inline("/etc/a", "1")], serial=True)
+    renewal = serial.new_controller(node.lock)
+    environment = Environment(clock=node.clock, rng=Random(1), metrics=Metrics())
+    async with node.controlling(), running(lambda: renewal.run(environment)):
+        await asyncio.sleep(10)
+        del node.api.calls[:]
+        (node.root / "etc/a").write_text("drifted")
+        await asyncio.sleep(10)
+        assert (node.read("/etc/a"), node.lock.held, spec(node)) == ("1", False, {})
+    assert [call for call in node.api.calls if "/leases" in call.path and HOSTNAME.encode() in (call.body or b"")]
 
 
 async def test_another_holder_is_waited_for(node: OscAgent) -> None:
@@ -112,8 +126,11 @@ async def test_w18_the_lock_is_renewed_in_the_background(node: OscAgent) -> None
         )
 
 
-async def test_w18_a_lock_that_is_lost_during_an_apply_stops_it_before_its_next_step(node: OscAgent) -> None:
+async def test_w18_a_lock_that_is_lost_during_an_apply_stops_it_before_its_next_step(
+    node: OscAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Contract 9 W18: taken by another node while an image is fetched: the unit that needs it is not started before our next turn."""
+    monkeypatch.setattr(controller, "APPLY_SECONDS", 800.0)  # longer than the lock is good for without a renewal
     node.images.images["i"] = {"/f": b"x"}
     node.images.blocked = asyncio.Event()
     unit = {"name": "a.service", "command": "start", "content": SLEEP, "filePaths": ["/f"]}

@@ -1,0 +1,65 @@
+"""Drift is seen and put right although something else of the OSC fails, or the OSC is refused."""
+
+import asyncio
+
+import pytest
+
+from tests.support.osc_agent import SLEEP, OscAgent, containerd, from_secret, inline
+
+FILES = [inline("/etc/a", "right", 0o644), inline("/etc/b", "right", 0o644)]
+UNITS = [{"name": "a.service", "content": SLEEP}]
+REGISTRY = {"upstream": "docker.io", "hosts": [{"url": "https://mirror"}]}
+
+
+async def let_drift(node: OscAgent, seconds: float) -> None:
+    """Change a file and a unit file, and wait."""
+    (node.root / "etc/a").write_text("wrong")
+    (node.root / "etc/systemd/system/a.service").write_text("[Service]\nExecStart=/bin/true\n")
+    await asyncio.sleep(seconds)
+
+
+def is_right(node: OscAgent) -> bool:
+    """Tell whether both are as the OSC wants them."""
+    return (node.read("/etc/a"), node.read("/etc/systemd/system/a.service")) == ("right", SLEEP)
+
+
+@pytest.mark.parametrize("blind", [False, True], ids=["inotify", "sync period"])
+async def test_drift_beside_an_item_that_fails(node: OscAgent, *, blind: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contract 9 W14, ours: what this OSC has brought is looked after; what it could not bring is no drift."""
+    node.host.write_unit("containerd.service", SLEEP)
+    if blind:
+        monkeypatch.setattr(node.drift, "suspect", lambda _path: None)
+    node.publish(
+        files=[*FILES, from_secret("/etc/s", "missing")], units=UNITS, criConfig=containerd(registries=[REGISTRY])
+    )
+    async with node.controlling():
+        await asyncio.sleep(1200)
+        assert node.drifted == []
+        await let_drift(node, 1300 if blind else 2)
+        assert is_right(node)
+        assert {reason for reason, _action in node.drifted} == {"FileMismatch", "UnitMismatch"}
+        assert node.status_document()["phase"] == "failing"
+        node.put_secret("missing", "key", "x")
+        await asyncio.sleep(1300)
+        assert (node.read("/etc/s"), node.status_document()["phase"]) == ("x", "applied")
+
+
+@pytest.mark.parametrize("blind", [False, True], ids=["inotify", "sync period"])
+async def test_drift_beside_an_osc_that_is_refused(
+    node: OscAgent, *, blind: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Contract 9 W14, ours: the last OSC that was applied is kept up; the refusal is still what the status says."""
+    if blind:
+        monkeypatch.setattr(node.drift, "suspect", lambda _path: None)
+    checksum = node.publish(files=FILES, units=UNITS)
+    async with node.controlling():
+        await asyncio.sleep(10)
+        node.publish_bytes(b"kind: [")
+        await asyncio.sleep(700)
+        await let_drift(node, 700 if blind else 2)
+        assert is_right(node)
+        assert (node.applied(), node.status_document()["phase"]) == (checksum, "failing")
+        assert len(node.events("OSCInvalid")) == 1
+        last = node.publish(files=[inline("/etc/a", "new", 0o644)])
+        await asyncio.sleep(60)
+        assert (node.applied(), node.read("/etc/a"), node.read("/etc/b")) == (last, "new", None)
