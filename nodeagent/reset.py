@@ -29,7 +29,7 @@ from nodeagent.host.cri import CriRefused, CriUnavailable, PodSandbox, PodSandbo
 from nodeagent.host.originals import Originals
 from nodeagent.paths import UNPACKED, Paths
 from nodeagent.remains import Remains, UnitRemains
-from osc.containerd import CERTS_DIRECTORY, CONFIG_FILE, CONTAINERD_UNIT, HOSTS_FILE, hosts_toml
+from osc.containerd import CERTS_DIRECTORY, CONFIG_FILE, CONTAINERD_UNIT, HOSTS_FILE, hosts_file, hosts_toml
 from osc.types import OWN_UNIT, UNIT_DIRECTORY, Registry
 from systemd.errors import UnitMasked, UnitNotFound
 from systemd.jobs import JobOutcome
@@ -288,7 +288,13 @@ class Reset:
             log.info("File removed or as before", path=path)
 
     async def _remove_registry(self, upstream: str) -> None:
-        """Remove a registry's `hosts.toml` if it is ours, and its folder if nothing else is in it."""
+        """Remove a registry's `hosts.toml` if it is ours, and its folder if nothing else is in it.
+
+        A folder that was there before us stays, and its `hosts.toml` is as it was then.
+        """
+        if hosts_file(upstream) in self._with.originals.paths:
+            await self._remove_file(hosts_file(upstream))
+            return
         folder = self._with.paths.root / CERTS_DIRECTORY.lstrip("/") / upstream
         content = await asyncio.to_thread(files.read_optional, folder / HOSTS_FILE)
         if content is not None and content.startswith(_MARKER):

@@ -56,22 +56,27 @@ class Originals:
         """Tell whether something was at a path before us, which is put back when the path leaves."""
         return self._load().get(path) is not None
 
-    def keep(self, paths: Iterable[str]) -> None:
+    def keep(self, paths: Iterable[str], *, in_folders: Collection[str] = ()) -> None:
         """Keep what is at these paths, none of which was ever written by us.
+
+        Args:
+            paths: of files.
+            in_folders: more of them; of these is noted too that nothing was there, if their folder was.
 
         Raises:
             FileError: not everything is kept; nothing may be overwritten.
         """
         entries, before = dict(self._load()), len(self._load())
-        for path in sorted(paths):
+        for path in sorted({*paths, *in_folders}):
             try:
                 mode = keep_aside(self._at(path), self._kept(path))
             except files.UnsafePath as error:
                 log.debug("Original not kept, and it will not be written either", path=path, error=error)
                 continue
             if mode is not None:
-                entries[path] = mode
                 log.info("Original kept", path=path)
+            if mode is not None or (path in in_folders and self._at(path).parent.is_dir()):
+                entries[path] = mode
         if len(entries) != before or entries != self._entries:
             files.ensure_directory(self._folder, mode=_FOLDER_MODE)
             self._save(entries)

@@ -21,6 +21,7 @@ from nodeagent.host.originals import Originals
 from nodeagent.paths import Paths
 from osc import codec
 from osc.codec import Decoded, dump_state
+from osc.containerd import hosts_file
 from osc.diff import (
     Changes,
     Dirty,
@@ -138,7 +139,13 @@ class Preparation:
         if not doubtful:
             ours = loaded.touched.all_paths()
             old = effective(last.decoded.config, hostname=self._hostname()) if last.decoded else Effective()
-            await run_to_end(self._originals.keep, _foreign(changes, desired.effective, old) - ours)
+            new = (
+                desired.effective.registries_by_upstream().keys()
+                - old.registries_by_upstream()
+                - loaded.touched.registries
+            )
+            foreign = _foreign(changes, desired.effective, old) - ours
+            await run_to_end(self._originals.keep, foreign, in_folders=frozenset(map(hosts_file, new)))
         changes = await run_to_end(
             self._journal.begin, desired.checksum, changes, touched=touched, secret_digests={**before, **now}
         )

@@ -246,6 +246,23 @@ async def test_registries_go_if_they_are_ours(node: Node) -> None:
     assert node.left("etc/containerd/certs.d/shared") == ["ca.crt"]
 
 
+async def test_folders_of_registries_that_were_there_before_us_are_as_before(node: Node) -> None:
+    """Contract 8.4: the operating system's `hosts.toml` is back, and a folder that it brought stays, also an empty one."""
+    folder = "etc/containerd/certs.d"
+    node.write(f"{folder}/theirs/hosts.toml", 'server = "y"\n')
+    node.write(f"{folder}/theirs/ca.crt", "of an administrator")
+    (node.root / folder / "empty").mkdir()
+    originals = Originals(folder=node.paths.originals, root=node.root)
+    originals.keep([], in_folders=[f"/{folder}/{name}/hosts.toml" for name in ("theirs", "empty", "ours")])
+    for name in ("theirs", "empty", "ours"):
+        write_atomic(node.root / folder / name / "hosts.toml", b"# managed by gardener-node-agent\n", mode=0o644)
+    node.remains = Remains(units=(OWN_REMAINS,), registries=("ours", "theirs", "empty"))
+    await node.reset()
+    assert node.left(folder) == ["empty", "theirs"]
+    assert (node.left(f"{folder}/theirs"), node.left(f"{folder}/empty")) == (["ca.crt", "hosts.toml"], [])
+    assert (node.root / folder / "theirs/hosts.toml").read_text() == 'server = "y"\n'
+
+
 @pytest.mark.parametrize("fault", ["no socket", "silence", "no CRI"])
 async def test_w41_a_dead_container_runtime_holds_nothing_up(node: Node, fault: str) -> None:
     """Contract 8.4, 9 W25, W41: without an answer the reset goes on after its deadline, and says so; systemd stops the Pods' slice."""

@@ -4,9 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.osc_agent import SLEEP, OscAgent, inline
+from tests.support.osc_agent import SLEEP, OscAgent, containerd, from_secret, inline
 
 MOTD = "/etc/motd"
+REGISTRY = {"upstream": "docker.io", "hosts": [{"url": "https://mirror"}]}
+HOSTS = "/etc/containerd/certs.d/docker.io/hosts.toml"
+CA = "/etc/containerd/certs.d/docker.io/ca.crt"
 
 
 def write(node: OscAgent, path: str, text: str, mode: int = 0o644) -> Path:
@@ -102,3 +105,83 @@ async def test_what_user_data_brought_for_us_has_no_original(node: OscAgent) -> 
         node.start_process()
         await node.reconcile()
     assert node.read(config) is None
+
+
+@pytest.mark.parametrize("damage", ["", "hosts.toml", "everything"])
+async def test_a_registrys_folder_of_the_operating_system_is_as_before(node: OscAgent, damage: str) -> None:
+    """Ledger: `hosts.toml` comes back when the registry leaves the OSC, whatever became of ours, and what is beside it stays."""
+    node.host.write_unit("containerd.service", SLEEP)
+    write(node, HOSTS, 'server = "https://of-the-os"', 0o640)
+    ca = write(node, CA, "of an administrator")
+    node.publish(criConfig=containerd(registries=[REGISTRY]))
+    async with node.connected():
+        await node.reconcile()
+        assert "https://mirror" in (node.read(HOSTS) or "")
+        node.publish(criConfig=containerd(registries=[{**REGISTRY, "server": "https://other"}]))
+        await node.reconcile()
+        assert "https://other" in (node.read(HOSTS) or "")
+        if damage:
+            write(node, HOSTS, "something else").unlink()
+        if damage == "everything":
+            ca.unlink()
+            ca.parent.rmdir()
+        node.start_process()
+        checksum = node.publish(criConfig=containerd())
+        await node.reconcile()
+        node.register_node()
+        await node.reconcile()
+    assert node.read(HOSTS) == 'server = "https://of-the-os"'
+    assert (node.root / HOSTS[1:]).stat().st_mode & 0o777 == 0o640
+    assert damage == "everything" or ca.exists()
+    assert node.applied() == checksum
+    assert HOSTS not in (node.paths.originals / "ledger.json").read_text()
+
+
+async def test_a_registrys_folder_without_its_file_stays(node: OscAgent) -> None:
+    """Ledger: where only the folder was there before us, only our `hosts.toml` goes."""
+    node.host.write_unit("containerd.service", SLEEP)
+    write(node, CA, "of an administrator")
+    node.publish(criConfig=containerd(registries=[REGISTRY]))
+    async with node.connected():
+        await node.reconcile()
+        node.publish(criConfig=containerd())
+        await node.reconcile()
+    assert (node.read(HOSTS), node.read(CA)) == (None, "of an administrator")
+
+
+async def test_what_was_put_beside_our_registry_is_not_from_before(node: OscAgent) -> None:
+    """Contract 6.15: a folder that we made goes as a whole, also if its file was lost, written by hand or asked for again meanwhile."""
+    node.host.write_unit("containerd.service", SLEEP)
+    node.publish(criConfig=containerd(registries=[REGISTRY]))
+    async with node.connected():
+        await node.reconcile()
+        write(node, CA, "x")
+        write(node, HOSTS, "by hand")
+        node.publish(criConfig=containerd(registries=[{**REGISTRY, "server": "https://other"}]))
+        await node.reconcile()
+        assert "https://other" in (node.read(HOSTS) or "")
+        node.publish(criConfig=containerd())
+        await node.reconcile()
+    assert not (node.root / HOSTS[1:]).parent.exists()
+
+
+async def test_a_removal_of_a_registry_that_was_killed_is_repeated(node: OscAgent) -> None:
+    """Ledger: a kill after its file was put back and before the journal knew; the original is not dropped before the end."""
+    node.host.write_unit("containerd.service", SLEEP)
+    write(node, HOSTS, 'server = "https://of-the-os"')
+    node.publish(criConfig=containerd(registries=[REGISTRY]))
+    async with node.connected():
+        await node.reconcile()
+        node.publish(files=[from_secret("/x", "missing")], criConfig=containerd())
+        for _ in range(2):
+            with pytest.raises(Exception, match="items could not be applied"):
+                await node.reconcile()
+            assert node.read(HOSTS) == 'server = "https://of-the-os"'
+            node.containerd_files.remove_registry("docker.io")
+            node.start_process()
+        node.publish(criConfig=containerd(registries=[REGISTRY]))
+        await node.reconcile()
+        assert "https://mirror" in (node.read(HOSTS) or "")
+        node.publish(criConfig=containerd())
+        await node.reconcile()
+    assert node.read(HOSTS) == 'server = "https://of-the-os"'
