@@ -26,6 +26,7 @@ from agents.core import files, trees
 from agents.core.errors import AgentError, RetriableError
 from agents.core.logging import get_logger
 from nodeagent.host.cri import CriRefused, CriUnavailable, PodSandbox, PodSandboxes
+from nodeagent.host.former_units import FormerUnits
 from nodeagent.host.originals import Originals
 from nodeagent.paths import UNPACKED, Paths
 from nodeagent.remains import Remains, UnitRemains
@@ -108,6 +109,7 @@ class Reset:
     def __init__(self, dependencies: Dependencies) -> None:
         self._with = dependencies
         self._units = dependencies.units
+        self._former = FormerUnits(originals=dependencies.originals, units=dependencies.units)
         self._unit_files = UnitFiles(root=dependencies.paths.root, take_back=dependencies.originals.take_back)
 
     async def run(self) -> None:
@@ -303,9 +305,10 @@ class Reset:
         await asyncio.to_thread(files.remove_directory_if_empty, folder)
 
     async def _settle(self, unit: UnitRemains, *, changed: bool) -> None:
-        """Let systemd forget a unit that is gone; run one of the operating system without our drop-ins."""
+        """Let systemd forget a unit that is gone; run one of the operating system as before us."""
         if unit.created:
             await self._units.forget_failure(unit.name)
+            await self._former.restore(unit.name)
         elif changed:
             await self._restart(unit.name)
 
