@@ -139,13 +139,8 @@ class Preparation:
         if not doubtful:
             ours = loaded.touched.all_paths()
             old = effective(last.decoded.config, hostname=self._hostname()) if last.decoded else Effective()
-            new = (
-                desired.effective.registries_by_upstream().keys()
-                - old.registries_by_upstream()
-                - loaded.touched.registries
-            )
-            foreign = _foreign(changes, desired.effective, old) - ours
-            await run_to_end(self._originals.keep, foreign, in_folders=frozenset(map(hosts_file, new)))
+            hosts = _foreign_registries(desired.effective, old, loaded.touched)
+            await run_to_end(self._originals.keep, _foreign(changes, desired.effective, old) - ours, in_folders=hosts)
         changes = await run_to_end(
             self._journal.begin, desired.checksum, changes, touched=touched, secret_digests={**before, **now}
         )
@@ -288,3 +283,9 @@ def _digest_on_disk(path: Path) -> str | None:
         log.debug("File not compared", path=str(path), error=error)
         return None
     return None if content is None else digest(content)
+
+
+def _foreign_registries(wanted: Effective, old: Effective, touched: Touched) -> frozenset[str]:
+    """Return the `hosts.toml` files that we are about to write for the first time."""
+    ours = old.registries_by_upstream().keys() | touched.registries
+    return frozenset(hosts_file(upstream) for upstream in wanted.registries_by_upstream() if upstream not in ours)
