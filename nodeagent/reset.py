@@ -26,10 +26,11 @@ from agents.core import files, trees
 from agents.core.errors import AgentError, RetriableError
 from agents.core.logging import get_logger
 from nodeagent.host.cri import CriRefused, CriUnavailable, PodSandbox, PodSandboxes
+from nodeagent.host.former_units import FormerUnits
 from nodeagent.host.originals import Originals
 from nodeagent.paths import UNPACKED, Paths
 from nodeagent.remains import Remains, UnitRemains
-from osc.containerd import CERTS_DIRECTORY, CONFIG_FILE, CONTAINERD_UNIT, HOSTS_FILE, hosts_toml
+from osc.containerd import CERTS_DIRECTORY, CONFIG_FILE, CONTAINERD_UNIT, HOSTS_FILE, hosts_file, hosts_toml
 from osc.types import OWN_UNIT, UNIT_DIRECTORY, Registry
 from systemd.errors import UnitMasked, UnitNotFound
 from systemd.jobs import JobOutcome
@@ -108,6 +109,7 @@ class Reset:
     def __init__(self, dependencies: Dependencies) -> None:
         self._with = dependencies
         self._units = dependencies.units
+        self._former = FormerUnits(originals=dependencies.originals, units=dependencies.units)
         self._unit_files = UnitFiles(root=dependencies.paths.root, take_back=dependencies.originals.take_back)
 
     async def run(self) -> None:
@@ -288,7 +290,13 @@ class Reset:
             log.info("File removed or as before", path=path)
 
     async def _remove_registry(self, upstream: str) -> None:
-        """Remove a registry's `hosts.toml` if it is ours, and its folder if nothing else is in it."""
+        """Remove a registry's `hosts.toml` if it is ours, and its folder if nothing else is in it.
+
+        A folder that was there before us stays, and its `hosts.toml` is as it was then.
+        """
+        if hosts_file(upstream) in self._with.originals.paths:
+            await self._remove_file(hosts_file(upstream))
+            return
         folder = self._with.paths.root / CERTS_DIRECTORY.lstrip("/") / upstream
         content = await asyncio.to_thread(files.read_optional, folder / HOSTS_FILE)
         if content is not None and content.startswith(_MARKER):
@@ -297,9 +305,10 @@ class Reset:
         await asyncio.to_thread(files.remove_directory_if_empty, folder)
 
     async def _settle(self, unit: UnitRemains, *, changed: bool) -> None:
-        """Let systemd forget a unit that is gone; run one of the operating system without our drop-ins."""
+        """Let systemd forget a unit that is gone; run one of the operating system as before us."""
         if unit.created:
             await self._units.forget_failure(unit.name)
+            await self._former.restore(unit.name)
         elif changed:
             await self._restart(unit.name)
 

@@ -35,6 +35,11 @@ _DEFAULT_CAPABILITIES = ("pull", "resolve")
 Table = dict[str, object]
 
 
+def hosts_file(upstream: str) -> str:
+    """Return the path of a registry's `hosts.toml`."""
+    return f"{CERTS_DIRECTORY}/{upstream}/{HOSTS_FILE}"
+
+
 class UnusableConfig(TerminalError):
     """containerd's configuration file has a form that cannot be changed."""
 

@@ -10,10 +10,12 @@ import shutil
 import stat
 from pathlib import Path
 
-from agents.core.files import PERMISSIONS, FileError, temporary_name, walk
+from agents.core.files import FileError, temporary_name, walk
 
 DAMAGED = ".damaged"
 """What a file that cannot be read has behind its name once it was set aside."""
+_NO_ATTRIBUTES = (errno.ENOTSUP, errno.EPERM, errno.EACCES, errno.EINVAL, errno.ENODATA)
+"""How a file system says that it does not hold an extended attribute."""
 
 
 def set_aside(path: Path) -> Path | None:
@@ -75,7 +77,7 @@ def put_back(kept: Path, path: Path, *, mode: int) -> bool:
             temporary = temporary_name(name)
             _link(store, kept_name, directory, temporary)
             if not stat.S_ISLNK(os.stat(temporary, dir_fd=directory, follow_symlinks=False).st_mode):
-                os.chmod(temporary, mode & PERMISSIONS, dir_fd=directory)
+                os.chmod(temporary, stat.S_IMODE(mode), dir_fd=directory)
             os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
             # Two names of one file: renaming one over the other does nothing.
             with contextlib.suppress(FileNotFoundError):
@@ -101,8 +103,12 @@ def _link(source_directory: int, source: str, directory: int, name: str) -> None
 
 
 def _copy(source_directory: int, source: str, directory: int, name: str) -> None:
-    if stat.S_ISLNK(os.stat(source, dir_fd=source_directory, follow_symlinks=False).st_mode):
+    """Copy a file or a link with its owner, permissions, times and extended attributes."""
+    found = os.stat(source, dir_fd=source_directory, follow_symlinks=False)
+    if stat.S_ISLNK(found.st_mode):
         os.symlink(os.readlink(source, dir_fd=source_directory), name, dir_fd=directory)
+        os.chown(name, found.st_uid, found.st_gid, dir_fd=directory, follow_symlinks=False)
+        os.utime(name, ns=(found.st_atime_ns, found.st_mtime_ns), dir_fd=directory, follow_symlinks=False)
         return
     reading = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=source_directory)
     with open(reading, "rb") as original:  # noqa: PTH123 - a descriptor, not a path
@@ -110,4 +116,28 @@ def _copy(source_directory: int, source: str, directory: int, name: str) -> None
         with open(os.open(name, flags, 0o600, dir_fd=directory), "wb") as copy:  # noqa: PTH123 - as above
             shutil.copyfileobj(original, copy)
             copy.flush()
+            _copy_attributes(original.fileno(), copy.fileno())
             os.fsync(copy.fileno())
+
+
+def _copy_attributes(source: int, target: int) -> None:
+    """Give an open file what belongs to another besides its bytes; what the file system cannot hold is left out."""
+    found = os.fstat(source)
+    # The owner first: a change of it takes capabilities (an extended attribute) and set-user-ID away.
+    os.fchown(target, found.st_uid, found.st_gid)
+    try:
+        for attribute in os.listxattr(source):
+            _copy_attribute(source, target, attribute)
+    except OSError as error:
+        if error.errno not in _NO_ATTRIBUTES:
+            raise
+    os.fchmod(target, stat.S_IMODE(found.st_mode))
+    os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+def _copy_attribute(source: int, target: int, attribute: str) -> None:
+    try:
+        os.setxattr(target, attribute, os.getxattr(source, attribute))
+    except OSError as error:
+        if error.errno not in _NO_ATTRIBUTES:
+            raise

@@ -25,9 +25,20 @@ _LEDGER = "ledger.json"
 _FILE_MODE, _FOLDER_MODE = 0o600, 0o700
 
 
-class _Entry(BaseModel):
+class FormerUnit(BaseModel, frozen=True):
+    """What a unit was before we replaced its file."""
+
+    enabled: bool
+    active: bool
+
+
+class _Entry(BaseModel, frozen=True):
+    """`mode`: None if nothing was there. `unit_owed`: the file is back, and the unit is not yet as `unit` says."""
+
     path: str
     mode: int | None
+    unit: FormerUnit | None = None
+    unit_owed: bool = False
 
 
 class _Ledger(BaseModel):
@@ -45,7 +56,7 @@ class Originals:
     def __init__(self, *, folder: Path, root: Path) -> None:
         self._folder = folder
         self._root = root
-        self._entries: dict[str, int | None] | None = None
+        self._entries: dict[str, _Entry] | None = None
 
     @property
     def paths(self) -> frozenset[str]:
@@ -54,24 +65,30 @@ class Originals:
 
     def has(self, path: str) -> bool:
         """Tell whether something was at a path before us, which is put back when the path leaves."""
-        return self._load().get(path) is not None
+        entry = self._load().get(path)
+        return entry is not None and entry.mode is not None
 
-    def keep(self, paths: Iterable[str]) -> None:
+    def keep(self, paths: Iterable[str], *, in_folders: Collection[str] = ()) -> None:
         """Keep what is at these paths, none of which was ever written by us.
+
+        Args:
+            paths: of files.
+            in_folders: more of them; of these is noted too that nothing was there, if their folder was.
 
         Raises:
             FileError: not everything is kept; nothing may be overwritten.
         """
         entries, before = dict(self._load()), len(self._load())
-        for path in sorted(paths):
+        for path in sorted({*paths, *in_folders}):
             try:
                 mode = keep_aside(self._at(path), self._kept(path))
             except files.UnsafePath as error:
                 log.debug("Original not kept, and it will not be written either", path=path, error=error)
                 continue
             if mode is not None:
-                entries[path] = mode
                 log.info("Original kept", path=path)
+            if mode is not None or (path in in_folders and self._at(path).parent.is_dir()):
+                entries[path] = _Entry(path=path, mode=mode)
         if len(entries) != before or entries != self._entries:
             files.ensure_directory(self._folder, mode=_FOLDER_MODE)
             self._save(entries)
@@ -87,7 +104,46 @@ class Originals:
         mode = keep_aside(self._at(path), self._kept(path))
         log.info("Original kept", path=path, existed=mode is not None)
         files.ensure_directory(self._folder, mode=_FOLDER_MODE)
-        self._save({**self._load(), path: mode})
+        self._save({**self._load(), path: _Entry(path=path, mode=mode)})
+
+    def is_in_place(self, path: str) -> bool:
+        """Tell whether a path still, or again, holds the original that is kept.
+
+        Raises:
+            FileError: it cannot be read.
+        """
+        kept, place = self._kept(path), self._at(path)
+        if kept.is_symlink() or place.is_symlink():
+            return kept.is_symlink() and place.is_symlink() and kept.readlink() == place.readlink()
+        content = files.read_optional(kept)
+        return content is not None and content == files.read_optional(place)
+
+    def former_unit(self, path: str) -> FormerUnit | None:
+        """Return what the unit of this file was before us, None if that was not noted."""
+        entry = self._load().get(path)
+        return None if entry is None else entry.unit
+
+    @property
+    def owed_units(self) -> list[str]:
+        """Paths of unit files that are back, and whose units are not as before yet."""
+        return sorted(path for path, entry in self._load().items() if entry.unit_owed)
+
+    def note_unit(self, path: str, unit: FormerUnit) -> None:
+        """Note what the unit of a file that is kept is, before it is changed.
+
+        Raises:
+            FileError: it is not noted.
+        """
+        self._replace(path, unit=unit)
+
+    def owe_unit(self, path: str, *, owed: bool) -> None:
+        """Note whether a unit has still to become what it was; nothing if that was not noted.
+
+        Raises:
+            FileError: it is not noted.
+        """
+        if self.former_unit(path) is not None:
+            self._replace(path, unit_owed=owed)
 
     def take_back(self, path: Path) -> bool:
         """Put an original back, or remove the file if it has none; missing is fine.
@@ -102,7 +158,8 @@ class Originals:
             FileError: the path holds what it held before.
         """
         name = f"/{path.relative_to(self._root)}"
-        mode = self._load().get(name)
+        entry = self._load().get(name)
+        mode = None if entry is None else entry.mode
         if mode is not None and put_back(self._kept(name), path, mode=mode):
             log.info("Original put back", path=name)
             return True
@@ -121,11 +178,17 @@ class Originals:
         gone = [path for path in entries if path not in but]
         if not gone:
             return
-        self._save({path: mode for path, mode in entries.items() if path in but})
+        self._save({path: entry for path, entry in entries.items() if path in but})
         for path in gone:
             files.remove(self._kept(path))
 
-    def _load(self) -> dict[str, int | None]:
+    def _replace(self, path: str, **changes: object) -> None:
+        """Change an entry, and the file if that makes a difference."""
+        entries = self._load()
+        if (entry := entries.get(path)) is not None and (new := entry.model_copy(update=changes)) != entry:
+            self._save({**entries, path: new})
+
+    def _load(self) -> dict[str, _Entry]:
         if self._entries is None:
             try:
                 content = files.read_optional(self._folder / _LEDGER)
@@ -133,11 +196,11 @@ class Originals:
             except (files.FileError, ValidationError) as error:
                 log.error("Ledger of originals unreadable", path=str(self._folder / _LEDGER), error=str(error)[:200])
                 ledger = _Ledger()
-            self._entries = {entry.path: entry.mode for entry in ledger.entries}
+            self._entries = {entry.path: entry for entry in ledger.entries}
         return self._entries
 
-    def _save(self, entries: dict[str, int | None]) -> None:
-        document = {"entries": [{"path": path, "mode": mode} for path, mode in sorted(entries.items())]}
+    def _save(self, entries: dict[str, _Entry]) -> None:
+        document = {"entries": [entry.model_dump(exclude_defaults=True) for _path, entry in sorted(entries.items())]}
         files.write_atomic(self._folder / _LEDGER, dump_json(document), mode=_FILE_MODE)
         self._entries = entries
 

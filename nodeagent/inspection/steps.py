@@ -12,7 +12,7 @@ from nodeagent.inspection.content import Version
 from nodeagent.inspection.plan import Disruption, Effects, Item, UnitCommand
 from nodeagent.inspection.reasons import of_unit, reasons
 from osc.codec import decode_file_content
-from osc.containerd import CERTS_DIRECTORY, CONFIG_FILE, HOSTS_FILE, hosts_toml
+from osc.containerd import CERTS_DIRECTORY, CONFIG_FILE, HOSTS_FILE, hosts_file, hosts_toml
 from osc.diff import Changes
 from osc.merge import Effective
 from osc.plan import (
@@ -98,13 +98,15 @@ class Steps:
 
     def _write_registry(self, step: Step) -> None:
         if isinstance(step, WriteRegistry):
-            path = f"{CERTS_DIRECTORY}/{step.name}/{HOSTS_FILE}"
-            after = content.wanted(self._at(path), self._root, hosts_toml(step.registry).encode(), CONFIG_MODE)
-            self._compare("registry", step.name, self._at(path), after, step.id)
+            path = self._at(hosts_file(step.name))
+            after = content.wanted(path, self._root, hosts_toml(step.registry).encode(), CONFIG_MODE)
+            self._compare("registry", step.name, path, after, step.id)
 
     def _remove_registry(self, step: Step) -> None:
         path = self._at(f"{CERTS_DIRECTORY}/{step.name}")
-        if path.exists() or path.is_symlink():
+        if hosts_file(step.name) in self._originals.paths:
+            self._remove("registry", path / HOSTS_FILE, step.id)
+        elif path.exists() or path.is_symlink():
             self._add("registry", step.name, "remove", before=content.current(path / HOSTS_FILE, self._root))
 
     def _configure_containerd(self, step: Step) -> None:

@@ -24,6 +24,7 @@ from nodeagent.controllers.operatingsystemconfig import files, units
 from nodeagent.controllers.operatingsystemconfig.apply_pass import ApplyTooSlow, Outcome, Pass
 from nodeagent.controllers.operatingsystemconfig.containerd import ContainerdFiles, RegistryNotReady
 from nodeagent.controllers.operatingsystemconfig.units import UnitJobs
+from nodeagent.host.former_units import FormerUnits
 from nodeagent.host.image_extractor import Extraction, ImageExtractor
 from nodeagent.host.originals import Originals
 from osc.containerd import CONTAINERD_UNIT
@@ -79,6 +80,7 @@ class Applier:
         self._file_removed = file_removed
         self._root = root
         self._originals = originals
+        self._former = FormerUnits(originals=originals, units=unit_manager)
         self._unit_files = UnitFiles(root=root, take_back=originals.take_back)
         self._restart_owed = False
         self._journal_lock = asyncio.Lock()
@@ -238,7 +240,7 @@ class Applier:
 
     async def _write_units(self, steps: Sequence[Step], run: Pass) -> None:
         """Write unit files and drop-ins of all, then enable or disable those that were written."""
-        writing = [step for step in steps if isinstance(step, WriteUnit)]
+        writing = await self._note_former_units([step for step in steps if isinstance(step, WriteUnit)], run)
         self._jobs.forget(step.name for step in writing)
         await self._write(writing, [write for step in writing for write in units.writes(step, self._unit_files)], run)
         enable = [step for step in steps if isinstance(step, EnableUnit) and not run.is_blocked(step)]
@@ -248,6 +250,17 @@ class Applier:
         await self._switch(enable, self._units.enable, run)
         disable = [step for step in steps if isinstance(step, DisableUnit) and not run.is_blocked(step)]
         await self._switch(disable, self._units.disable, run)
+
+    async def _note_former_units(self, steps: Sequence[WriteUnit], run: Pass) -> list[WriteUnit]:
+        """Note what units of the operating system are before they change; returns those that may."""
+        noted = []
+        for step in steps:
+            try:
+                await self._former.note(step.name)
+                noted.append(step)
+            except AgentError as error:
+                run.fail(step, error)
+        return noted
 
     async def _write(self, steps: Sequence[Step], writes: Sequence[files.Write], run: Pass) -> None:
         """Write, remove drop-ins that are gone, and mark what was done."""
@@ -321,12 +334,15 @@ class Applier:
                 return False
         if await run_to_end(self._unit_files.remove, step.name, unit_file=ours, drop_ins=step.drop_ins):
             log.info("Unit removed", unit=step.name)
+        if ours:
+            await self._former.is_back(step.name)
         return True
 
     async def _reload(self, steps: Sequence[Step], run: Pass) -> None:
         for step in steps:
             try:
                 await self._units.reload()
+                await self._former.restore_owed()
                 await self._done([step])
             except AgentError as error:
                 run.fail(step, error)

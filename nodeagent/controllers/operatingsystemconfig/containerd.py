@@ -27,6 +27,7 @@ from osc.containerd import (
     IMPORTS_DIRECTORY,
     RUNTIMES_DIRECTORY,
     UnusableConfig,
+    hosts_file,
     hosts_toml,
     patched,
 )
@@ -67,7 +68,7 @@ class ContainerdFiles:
 
     Args:
         containerd: asked for its version, and for the configuration to start from.
-        originals: keeps the configuration as it was before us.
+        originals: keeps the configuration as it was before us, and what was in folders of registries.
         root: where the machine's file system starts.
         names: looks up the hosts of registries.
     """
@@ -142,10 +143,17 @@ class ContainerdFiles:
     def remove_registry(self, upstream: str) -> None:
         """Remove a registry's whole directory; missing is fine; blocking.
 
+        One that was there before us stays, with all that is in it, and its `hosts.toml` is as it was then.
+
         Raises:
             FileError: it cannot be removed.
         """
-        if trees.remove(self._directory(upstream)):
+        directory = self._directory(upstream)
+        if hosts_file(upstream) in self._originals.paths:
+            removed = self._originals.take_back(directory / HOSTS_FILE)
+        else:
+            removed = trees.remove(directory)
+        if removed:
             log.info("Registry removed", upstream=upstream)
 
     async def probe(self, registry: Registry) -> None:

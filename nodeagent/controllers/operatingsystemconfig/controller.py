@@ -54,7 +54,7 @@ from nodeagent.host.originals import Originals
 from nodeagent.paths import Paths
 from nodeagent.status import StatusBoard
 from osc.codec import Decoded
-from osc.containerd import CONFIG_FILE
+from osc.containerd import CONFIG_FILE, hosts_file
 from osc.diff import Dirty, finished
 from osc.errors import InvalidOSC
 from osc.inplace import InPlaceChanges
@@ -330,7 +330,8 @@ class OperatingSystemConfigReconciler:
         self._with.watch(desired.effective.written_paths())
         await run_to_end(self._with.journal.commit, desired.decoded.document)
         # containerd's configuration stays as it was made when an OSC no longer has any; only a reset puts it back.
-        await run_to_end(self._with.originals.drop, but={*desired.effective.written_paths(), CONFIG_FILE})
+        registries = map(hosts_file, desired.effective.registries_by_upstream())
+        await run_to_end(self._with.originals.drop, but={*desired.effective.written_paths(), *registries, CONFIG_FILE})
         return await self._report(secret, desired, node)
 
     async def _carry_out(self, desired: Desired, prepared: Prepared) -> Outcome:

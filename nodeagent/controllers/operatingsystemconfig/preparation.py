@@ -21,7 +21,7 @@ from nodeagent.host.originals import Originals
 from nodeagent.paths import Paths
 from osc import codec
 from osc.codec import Decoded, dump_state
-from osc.containerd import CONFIG_FILE, CONTAINERD_UNIT
+from osc.containerd import CONFIG_FILE, CONTAINERD_UNIT, hosts_file
 from osc.diff import (
     Changes,
     Dirty,
@@ -139,7 +139,8 @@ class Preparation:
         if not doubtful:
             ours = loaded.touched.all_paths()
             old = effective(last.decoded.config, hostname=self._hostname()) if last.decoded else Effective()
-            await run_to_end(self._originals.keep, _foreign(changes, desired.effective, old) - ours)
+            hosts = _foreign_registries(desired.effective, old, loaded.touched)
+            await run_to_end(self._originals.keep, _foreign(changes, desired.effective, old) - ours, in_folders=hosts)
         changes = await run_to_end(
             self._journal.begin, desired.checksum, changes, touched=touched, secret_digests={**before, **now}
         )
@@ -283,3 +284,9 @@ def _digest_on_disk(path: Path) -> str | None:
         log.debug("File not compared", path=str(path), error=error)
         return None
     return None if content is None else digest(content)
+
+
+def _foreign_registries(wanted: Effective, old: Effective, touched: Touched) -> frozenset[str]:
+    """Return the `hosts.toml` files that we are about to write for the first time."""
+    ours = old.registries_by_upstream().keys() | touched.registries
+    return frozenset(hosts_file(upstream) for upstream in wanted.registries_by_upstream() if upstream not in ours)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from agents.core.files import write_atomic
 from nodeagent.commands import already_reset, nothing_to_reset
 from nodeagent.host.block_devices import Signatures
 from nodeagent.host.cri import CriPodSandboxes
+from nodeagent.host.former_units import FormerUnits
 from nodeagent.host.originals import Originals
 from nodeagent.paths import Paths
 from nodeagent.remains import Remains, UnitRemains
@@ -186,6 +188,22 @@ async def test_what_was_there_before_us_comes_back(node: Node) -> None:
     assert node.host.received.count("RestartUnit") == 1
 
 
+async def test_a_unit_of_the_operating_system_runs_as_before_us(node: Node) -> None:
+    """Contract 8.4: with its file it is enabled and running as before the join, also after a reset that is repeated."""
+    unit = node.write("etc/systemd/system/os.service", SLEEP + "# of the operating system\n")
+    await node.start("os.service")
+    originals = Originals(folder=node.paths.originals, root=node.root)
+    originals.keep(["/etc/systemd/system/os.service"])
+    await FormerUnits(originals=originals, units=node.units).note("os.service")
+    write_atomic(unit, SLEEP.encode(), mode=0o600)
+    for files in (("/etc",), ()):  # a folder is no file: the first reset fails
+        node.remains = Remains((UnitRemains("os.service", True, ()), OWN_REMAINS), files)
+        with suppress(ResetFailed):
+            await node.reset()
+        assert (await node.units.unit("os.service")).active_state == "active"
+        assert (node.host.is_enabled("os.service"), unit.read_text() == SLEEP) == (True, False)
+
+
 async def test_originals_that_were_put_back_survive_a_reset_that_is_repeated(node: Node) -> None:
     """Contract 8.4: what says that a path is ours goes before what says how it was, so that no kill in between loses it."""
     for state in (node.paths.last_applied, node.paths.pending_changes, node.paths.desired):
@@ -244,6 +262,19 @@ async def test_registries_go_if_they_are_ours(node: Node) -> None:
     await node.reset()
     assert node.left("etc/containerd/certs.d") == ["shared", "theirs"]
     assert node.left("etc/containerd/certs.d/shared") == ["ca.crt"]
+
+
+async def test_folders_of_registries_that_were_there_before_us_are_as_before(node: Node) -> None:
+    """Contract 8.4: the operating system's `hosts.toml` is back, and a folder that it brought stays, also an empty one."""
+    hosts, folder = node.write("etc/containerd/certs.d/theirs/hosts.toml", "theirs"), "etc/containerd/certs.d"
+    (node.root / folder / "empty").mkdir()
+    kept = [f"/{folder}/{name}/hosts.toml" for name in ("theirs", "empty", "ours")]
+    Originals(folder=node.paths.originals, root=node.root).keep([], in_folders=kept)
+    for path in kept:
+        write_atomic(node.root / path[1:], b"# managed by gardener-node-agent\n", mode=0o644)
+    node.remains = Remains(units=(OWN_REMAINS,), registries=("ours", "theirs", "empty"))
+    await node.reset()
+    assert (node.left(folder), node.left(f"{folder}/empty"), hosts.read_text()) == (["empty", "theirs"], [], "theirs")
 
 
 @pytest.mark.parametrize("fault", ["no socket", "silence", "no CRI"])

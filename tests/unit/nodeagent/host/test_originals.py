@@ -1,5 +1,8 @@
 """Keeping and putting back what was there before us."""
 
+import errno
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -65,3 +68,61 @@ def test_another_file_system_gets_a_copy(tmp_path: Path) -> None:
             path.unlink(missing_ok=True)
         if other.is_dir():
             other.rmdir()
+
+
+def _no_second_names(*_arguments: object, **_more: object) -> None:
+    raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files to others")
+def test_a_copy_has_owner_permissions_times_and_attributes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A /var of its own: what is restored from a copy belongs to whom it belonged to, on both ways."""
+    monkeypatch.setattr(os, "link", _no_second_names)
+    path = tmp_path / "etc/a"
+    path.parent.mkdir()
+    path.write_text("original")
+    os.chown(path, 33, 34)
+    path.chmod(0o4750)
+    os.setxattr(path, "trusted.of-the-os", b"x")
+    os.utime(path, ns=(1_000_000_001, 2_000_000_002))
+    originals = Originals(folder=tmp_path / "kept", root=tmp_path)
+    originals.keep(["/etc/a"])
+    files.write_atomic(path, b"ours", mode=0o600)
+    assert originals.take_back(path)
+    found = path.stat()
+    assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (33, 34, 0o4750)
+    assert (found.st_mtime_ns, os.getxattr(path, "trusted.of-the-os")) == (2_000_000_002, b"x")
+    assert path.read_text() == "original"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives links to others")
+def test_a_copied_link_has_its_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a file."""
+    monkeypatch.setattr(os, "link", _no_second_names)
+    link = tmp_path / "link"
+    link.symlink_to("somewhere")
+    os.chown(link, 33, 34, follow_symlinks=False)
+    originals = Originals(folder=tmp_path / "kept", root=tmp_path)
+    originals.keep(["/link"])
+    files.write_atomic(link, b"ours", mode=0o600)
+    assert originals.take_back(link)
+    assert (str(link.readlink()), link.lstat().st_uid, link.lstat().st_gid) == ("somewhere", 33, 34)
+
+
+def test_attributes_that_the_file_system_cannot_hold_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bytes matter more than a label."""
+
+    def refuse(*_arguments: object) -> None:
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+
+    monkeypatch.setattr(os, "link", _no_second_names)
+    monkeypatch.setattr(os, "listxattr", lambda _file: ["user.a"])
+    monkeypatch.setattr(os, "getxattr", lambda _file, _name: b"x")
+    monkeypatch.setattr(os, "setxattr", refuse)
+    (tmp_path / "a").write_text("original")
+    assert aside.keep_aside(tmp_path / "a", tmp_path / "kept") == 0o644
+    assert (tmp_path / "kept").read_text() == "original"
+    monkeypatch.setattr(os, "listxattr", refuse)
+    assert aside.put_back(tmp_path / "kept", tmp_path / "a", mode=0o644)

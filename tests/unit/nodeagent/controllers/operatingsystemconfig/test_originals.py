@@ -1,12 +1,18 @@
 """What was there before an OSC replaced it."""
 
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 
-from tests.support.osc_agent import SLEEP, OscAgent, inline
+from systemd.errors import BusUnavailable
+from tests.support.osc_agent import SLEEP, OscAgent, containerd, from_secret, inline
 
 MOTD = "/etc/motd"
+REGISTRY = {"upstream": "docker.io", "hosts": [{"url": "https://mirror"}]}
+HOSTS = "/etc/containerd/certs.d/docker.io/hosts.toml"
+OS_UNIT = SLEEP + "# of the operating system\n"
+CA = "/etc/containerd/certs.d/docker.io/ca.crt"
 
 
 def write(node: OscAgent, path: str, text: str, mode: int = 0o644) -> Path:
@@ -102,3 +108,164 @@ async def test_what_user_data_brought_for_us_has_no_original(node: OscAgent) -> 
         node.start_process()
         await node.reconcile()
     assert node.read(config) is None
+
+
+@pytest.mark.parametrize("damage", ["", "hosts.toml", "everything"])
+async def test_a_registrys_folder_of_the_operating_system_is_as_before(node: OscAgent, damage: str) -> None:
+    """Ledger: `hosts.toml` comes back when the registry leaves the OSC, whatever became of ours, and what is beside it stays."""
+    node.host.write_unit("containerd.service", SLEEP)
+    write(node, HOSTS, 'server = "https://of-the-os"', 0o640)
+    ca = write(node, CA, "of an administrator")
+    node.publish(criConfig=containerd(registries=[REGISTRY]))
+    async with node.connected():
+        await node.reconcile()
+        assert "https://mirror" in (node.read(HOSTS) or "")
+        node.publish(criConfig=containerd(registries=[{**REGISTRY, "server": "https://other"}]))
+        await node.reconcile()
+        assert "https://other" in (node.read(HOSTS) or "")
+        if damage:
+            write(node, HOSTS, "something else").unlink()
+        if damage == "everything":
+            ca.unlink()
+            ca.parent.rmdir()
+        node.start_process()
+        checksum = node.publish(criConfig=containerd())
+        await node.reconcile()
+        node.register_node()
+        await node.reconcile()
+    assert node.read(HOSTS) == 'server = "https://of-the-os"'
+    assert (node.root / HOSTS[1:]).stat().st_mode & 0o777 == 0o640
+    assert damage == "everything" or ca.exists()
+    assert node.applied() == checksum
+    assert HOSTS not in (node.paths.originals / "ledger.json").read_text()
+
+
+async def test_a_registrys_folder_without_its_file_stays(node: OscAgent) -> None:
+    """Ledger: where only the folder was there before us, only our `hosts.toml` goes."""
+    node.host.write_unit("containerd.service", SLEEP)
+    write(node, CA, "of an administrator")
+    node.publish(criConfig=containerd(registries=[REGISTRY]))
+    async with node.connected():
+        await node.reconcile()
+        node.publish(criConfig=containerd())
+        await node.reconcile()
+    assert (node.read(HOSTS), node.read(CA)) == (None, "of an administrator")
+
+
+async def test_what_was_put_beside_our_registry_is_not_from_before(node: OscAgent) -> None:
+    """Contract 6.15: a folder that we made goes as a whole, also if its file was lost, written by hand or asked for again meanwhile."""
+    node.host.write_unit("containerd.service", SLEEP)
+    node.publish(criConfig=containerd(registries=[REGISTRY]))
+    async with node.connected():
+        await node.reconcile()
+        write(node, CA, "x")
+        write(node, HOSTS, "by hand")
+        node.publish(criConfig=containerd(registries=[{**REGISTRY, "server": "https://other"}]))
+        await node.reconcile()
+        assert "https://other" in (node.read(HOSTS) or "")
+        node.publish(criConfig=containerd())
+        await node.reconcile()
+    assert not (node.root / HOSTS[1:]).parent.exists()
+
+
+async def test_a_removal_of_a_registry_that_was_killed_is_repeated(node: OscAgent) -> None:
+    """Ledger: a kill after its file was put back and before the journal knew; the original is not dropped before the end."""
+    node.host.write_unit("containerd.service", SLEEP)
+    write(node, HOSTS, 'server = "https://of-the-os"')
+    node.publish(criConfig=containerd(registries=[REGISTRY]))
+    async with node.connected():
+        await node.reconcile()
+        node.publish(files=[from_secret("/x", "missing")], criConfig=containerd())
+        for _ in range(2):
+            with pytest.raises(Exception, match="items could not be applied"):
+                await node.reconcile()
+            assert node.read(HOSTS) == 'server = "https://of-the-os"'
+            node.containerd_files.remove_registry("docker.io")
+            node.start_process()
+        node.publish(criConfig=containerd(registries=[REGISTRY]))
+        await node.reconcile()
+        assert "https://mirror" in (node.read(HOSTS) or "")
+        node.publish(criConfig=containerd())
+        await node.reconcile()
+    assert node.read(HOSTS) == 'server = "https://of-the-os"'
+
+
+async def state(node: OscAgent, name: str) -> tuple[bool, str]:
+    """Return whether a unit is enabled, and what it does."""
+    return node.host.is_enabled(name), (await node.units.unit(name)).active_state
+
+
+async def bring(node: OscAgent, name: str, *, running: bool) -> None:
+    """Do what the image of an operating system does."""
+    write(node, f"/etc/systemd/system/{name}", OS_UNIT)
+    await node.units.reload()
+    if running:
+        await node.units.enable([name])
+        await node.units.start(name)
+
+
+@pytest.mark.parametrize("running", [True, False])
+@pytest.mark.parametrize("enable", [True, False])
+async def test_a_unit_of_the_operating_system_is_what_it_was(node: OscAgent, running: bool, enable: bool) -> None:
+    """Ledger: with its file a unit that was enabled and ran is so again, whatever the OSC made of it; one that did not is not."""
+    await bring(node, "os.service", running=running)
+    before = await state(node, "os.service")
+    async with node.connected():
+        for text in (SLEEP, SLEEP + "# two\n"):
+            node.publish(units=[{"name": "os.service", "content": text, "enable": enable}])
+            await node.reconcile()
+            node.start_process()
+        assert (await state(node, "os.service"))[0] is enable
+        node.publish()
+        await node.reconcile()
+        assert node.read("/etc/systemd/system/os.service") == OS_UNIT
+        assert await state(node, "os.service") == before
+    assert [path.name for path in node.paths.originals.iterdir()] == ["ledger.json"]
+
+
+async def test_a_unit_is_what_it_was_after_a_kill(node: OscAgent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ledger: what it was survives, and is made so again, wherever the process ended; also beside an item that fails."""
+    await bring(node, "os.service", running=True)
+    before = await state(node, "os.service")
+    node.publish(units=[{"name": "os.service", "content": SLEEP}])
+    async with node.connected():
+        await node.reconcile()
+        node.publish(files=[from_secret("/x", "missing")])
+        with monkeypatch.context() as away:
+            away.setattr(node.units, "reload", AsyncMock(side_effect=BusUnavailable("gone")))
+            with pytest.raises(Exception, match="items could not be applied"):
+                await node.reconcile()
+        assert node.read("/etc/systemd/system/os.service") == OS_UNIT
+        assert await state(node, "os.service") != before
+        node.start_process()
+        for _ in range(2):
+            with pytest.raises(Exception, match="items could not be applied"):
+                await node.reconcile()
+            assert await state(node, "os.service") == before
+            # A journal that lagged behind: the removal is repeated.
+            await node.units.disable(["os.service"])
+            await node.units.stop("os.service")
+            node.originals.owe_unit("/etc/systemd/system/os.service", owed=True)
+            node.start_process()
+
+
+async def test_a_unit_that_is_ours_once_more_is_as_the_osc_says(
+    node: OscAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ledger: what is owed to a unit that left is not done to it after it came back."""
+    await bring(node, "os.service", running=True)
+    before = await state(node, "os.service")
+    node.publish(units=[{"name": "os.service", "content": SLEEP}])
+    async with node.connected():
+        await node.reconcile()
+        node.publish()
+        with monkeypatch.context() as away:
+            away.setattr(node.units, "reload", AsyncMock(side_effect=BusUnavailable("gone")))
+            with pytest.raises(Exception, match="items could not be applied"):
+                await node.reconcile()
+        node.publish(units=[{"name": "os.service", "content": SLEEP, "enable": False, "command": "stop"}])
+        await node.reconcile()
+        assert await state(node, "os.service") == (False, "inactive")
+        node.publish()
+        await node.reconcile()
+        assert await state(node, "os.service") == before

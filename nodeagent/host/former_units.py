@@ -1,0 +1,98 @@
+"""Whether units of the operating system were enabled and running before an OSC replaced their files: noted, and so again.
+
+It is noted beside the original of the unit file, before the first change to the unit, and stays there as long as the original.
+Only units whose file in /etc/systemd/system was replaced: one that got nothing but drop-ins from an OSC keeps what that made
+of its enablement, as with Gardener's agent.
+"""
+
+from agents.core.logging import get_logger
+from agents.core.threads import run_to_end
+from nodeagent.host.originals import FormerUnit, Originals
+from osc.types import UNIT_DIRECTORY
+from systemd.errors import BusUnavailable, SystemdError
+from systemd.jobs import JobOutcome
+from systemd.manager import UnitManager
+
+log = get_logger(__name__)
+
+_RUNNING = frozenset(("active", "activating", "reloading"))
+
+
+class FormerUnits:
+    """What units were before us.
+
+    Args:
+        originals: the ledger.
+        units: systemd.
+    """
+
+    def __init__(self, *, originals: Originals, units: UnitManager) -> None:
+        self._originals = originals
+        self._units = units
+
+    async def note(self, name: str) -> None:
+        """Note how a unit is whose files are about to be written; nothing if it has no original, or is noted already.
+
+        Raises:
+            AgentError: it is not noted; the unit may not be changed.
+        """
+        path = f"{UNIT_DIRECTORY}/{name}"
+        if not self._originals.has(path):
+            return
+        if self._originals.former_unit(path) is not None:
+            # Ours once more before it was as it had been.
+            await run_to_end(self._originals.owe_unit, path, owed=False)
+        elif await run_to_end(self._originals.is_in_place, path):
+            await run_to_end(self._originals.note_unit, path, await self._look(name))
+
+    async def is_back(self, name: str) -> None:
+        """Note that a unit's original file is back, and that the unit is owed the rest.
+
+        Raises:
+            FileError: it is not noted.
+        """
+        await run_to_end(self._originals.owe_unit, f"{UNIT_DIRECTORY}/{name}", owed=True)
+
+    async def restore_owed(self) -> None:
+        """Restore all that is owed; systemd must have read their files.
+
+        Raises:
+            AgentError: some is still owed.
+        """
+        for path in self._originals.owed_units:
+            await self.restore(path.rpartition("/")[2])
+            await run_to_end(self._originals.owe_unit, path, owed=False)
+
+    async def restore(self, name: str) -> None:
+        """Enable and start a unit that was enabled and ran before us; what systemd refuses is logged. Safe to repeat.
+
+        Raises:
+            AgentError: systemd could not be asked.
+        """
+        former = self._originals.former_unit(f"{UNIT_DIRECTORY}/{name}")
+        if former is None:
+            return
+        try:
+            if former.enabled:
+                await self._units.enable([name])
+            if former.active and (await self._units.unit(name)).active_state not in _RUNNING:
+                report = await self._units.start(name)
+                if report.outcome not in (JobOutcome.DONE, JobOutcome.PENDING):
+                    log.error("Unit of before does not start", unit=name, result=report.outcome.value)
+        except BusUnavailable:
+            raise
+        except SystemdError as error:
+            log.error("Unit not as before", unit=name, error=error)
+            return
+        log.info("Unit as before", unit=name, enabled=former.enabled, active=former.active)
+
+    async def _look(self, name: str) -> FormerUnit:
+        try:
+            file_state = await self._units.unit_file_state(name)
+            state = await self._units.unit(name)
+        except BusUnavailable:
+            raise
+        except SystemdError as error:
+            log.debug("Unit not looked at", unit=name, error=error)
+            return FormerUnit(enabled=False, active=False)
+        return FormerUnit(enabled=file_state == "enabled", active=state.active_state in _RUNNING)
