@@ -337,14 +337,17 @@ def add_dirty(changes: Changes, new: Effective, dirty: Dirty) -> Changes:
 
 
 def finished(wanted: Effective, left: Changes) -> Effective:
-    """Return what an apply that has not ended has brought already: desired files, units and registries with nothing left to do."""
+    """Return what an apply that has not ended has brought already: desired files, units and registries with nothing left to do.
+
+    Of containerd nothing counts before its configuration is written.
+    """
     files = {file.path for file in left.files_changed}
     units = {change.unit.name for change in left.units_changed}
     registries = {registry.upstream for registry in left.registries_desired}
     runtime = wanted.runtime
     if runtime is not None:
         kept = tuple(registry for registry in runtime.registries if registry.upstream not in registries)
-        runtime = replace(runtime, registries=kept)
+        runtime = None if left.containerd_config else replace(runtime, registries=kept)
     return Effective(
         tuple(file for file in wanted.files if file.path not in files),
         tuple(unit for unit in wanted.units if unit.name not in units),

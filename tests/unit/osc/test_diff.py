@@ -16,9 +16,10 @@ from osc.diff import (
     changed_secrets,
     command_for,
     diff,
+    finished,
 )
-from osc.merge import Effective
-from osc.types import DropIn, File, FileContent, Inline, SecretRef, Unit
+from osc.merge import Effective, Runtime
+from osc.types import DropIn, File, FileContent, Inline, Registry, SecretRef, Unit
 
 OWN = "gardener-node-agent.service"
 
@@ -293,6 +294,18 @@ def test_changes_without_what_is_done() -> None:
     assert not left.reload
     assert left.own_restart is OwnRestart.REQUIRED
     assert not changes.without(changes.entries())
+
+
+def test_what_an_unfinished_apply_has_brought() -> None:
+    """Contract 9 W14, ours: drift is looked for where nothing is left to do; of containerd only once its configuration is written."""
+    here, there = Registry(upstream="here"), Registry(upstream="there")
+    units = (Unit(name="u"), Unit(name="v"))
+    wanted = Effective((file("/a"), file("/b")), units, Runtime(registries=(here, there)))
+    left = Changes(
+        files_changed=(file("/b"),), units_changed=(UnitChange(Unit(name="v")),), registries_desired=(there,)
+    )
+    assert finished(wanted, left) == Effective((file("/a"),), (units[0],), Runtime(registries=(here,)))
+    assert finished(wanted, Changes(containerd_config=True)).runtime is None
 
 
 def test_touched_adds_up() -> None:
