@@ -182,6 +182,7 @@ class _Process:
                 metrics_server(bind_address=metrics_host, port=metrics_port, metrics=self._metrics),
             ],
             startup=[
+                self._say_alive,
                 stale.run,
                 self._images.clean,
                 self._connect,
@@ -193,6 +194,16 @@ class _Process:
             abort=self._abort,
             say=to_console if self._owner is None else self._owner.say,
         )
+
+    async def _say_alive(self) -> None:
+        # Before anything is waited for: systemd would end an agent that waits for the API server longer than a start may take, or
+        # than the watchdog waits, again and again.
+        if (every := watchdog.period(self._service.watchdog_usec)) is not None:
+            self._manager.add_controller(
+                watchdog.new_controller(notifier=self._notifier, every=every, silence=self._heartbeat_silence),
+                early=True,
+            )
+        self._notifier.ready()
 
     async def _connect(self) -> Cluster:
         access = await self._credentials.obtain()
@@ -255,14 +266,9 @@ class _Process:
                 reconnect=shoot.cluster.cache.reconnect,
             )
         )
-        if (every := watchdog.period(self._service.watchdog_usec)) is not None:
-            self._manager.add_controller(
-                watchdog.new_controller(notifier=self._notifier, every=every, silence=self._heartbeat_silence)
-            )
         for controller in new_controllers(self._node_parts()):
             self._manager.add_controller(controller)
         self._manager.add_controller(status.new_controller(self._status))
-        self._notifier.ready()
 
     def _speaker(self, controller: str) -> NodeEvents:
         shoot = self._shoot

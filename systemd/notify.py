@@ -37,7 +37,7 @@ class Notifier:
         self._address = "\0" + address[1:] if address and address.startswith("@") else address
 
     def ready(self) -> bool:
-        """Say that start-up has ended."""
+        """Say that the process is up; from then on its start can no longer take too long."""
         return self._send("READY=1")
 
     def stopping(self) -> bool:

@@ -6,6 +6,7 @@ systemd; a reload makes the changes known to it.
 Source: contract 6.6; gardener pkg/nodeagent/controller/operatingsystemconfig/reconciler.go.
 """
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -64,6 +65,10 @@ class UnitFiles:
         places = (units.unit_path(name, root=self._root), self._root / units.RUNTIME_DIRECTORY / name)
         removed = [files.remove(path) for path in places if path.is_symlink() and str(path.readlink()) == "/dev/null"]
         return any(removed)
+
+    def is_missing(self, name: str) -> bool:
+        """Tell whether there is nothing at all in our directory under a unit's name."""
+        return not os.path.lexists(units.unit_path(name, root=self._root))
 
     def exists(self, name: str) -> bool:
         """Tell whether there is a unit file in our directory; the operating system's own do not count."""

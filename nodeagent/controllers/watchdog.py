@@ -1,7 +1,8 @@
 """Tell systemd that we are alive, as long as we are: the event loop runs, and the heartbeat is not stuck.
 
 Only where the unit asks for it (`WatchdogSec=`); Gardener's unit text does not, and stays as it is. An API server that is
-away is no reason to be killed: what counts is that the heartbeat is tried. Source: sd_watchdog_enabled(3).
+away is no reason to be killed: what counts is that the heartbeat is tried, and before the first one, which needs a Node, that
+the event loop runs. So it is served from the start on. Source: sd_watchdog_enabled(3).
 """
 
 from collections.abc import Callable

@@ -332,9 +332,11 @@ class Applier:
             await self._units.disable([step.name])
             if not await self._jobs.stop(step.name):
                 return False
-        if await run_to_end(self._unit_files.remove, step.name, unit_file=ours, drop_ins=step.drop_ins):
+        # Somebody removed our file: what was there before us comes back all the same.
+        back = ours or (step.created and await asyncio.to_thread(self._unit_files.is_missing, step.name))
+        if await run_to_end(self._unit_files.remove, step.name, unit_file=back, drop_ins=step.drop_ins):
             log.info("Unit removed", unit=step.name)
-        if ours:
+        if back:
             await self._former.is_back(step.name)
         return True
 

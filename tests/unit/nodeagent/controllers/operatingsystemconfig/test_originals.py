@@ -223,6 +223,20 @@ async def test_a_unit_of_the_operating_system_is_what_it_was(node: OscAgent, run
     assert [path.name for path in node.paths.originals.iterdir()] == ["ledger.json"]
 
 
+async def test_a_unit_file_that_somebody_removed_is_back(node: OscAgent) -> None:
+    """Ledger: the operating system's unit file comes back also if ours is gone when the unit leaves the OSC."""
+    await bring(node, "os.service", running=True)
+    before = await state(node, "os.service")
+    node.publish(units=[{"name": "os.service", "content": SLEEP}])
+    async with node.connected():
+        await node.reconcile()
+        (node.root / "etc/systemd/system/os.service").unlink()
+        node.publish()
+        await node.reconcile()
+        assert node.read("/etc/systemd/system/os.service") == OS_UNIT
+        assert await state(node, "os.service") == before
+
+
 async def test_a_unit_is_what_it_was_after_a_kill(node: OscAgent, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ledger: what it was survives, and is made so again, wherever the process ended; also beside an item that fails."""
     await bring(node, "os.service", running=True)
