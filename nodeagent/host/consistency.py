@@ -60,12 +60,13 @@ def inspect(
     Args:
         effective: what was applied, of this host.
         loaded_units: names of the units that systemd has loaded; None if it could not be asked.
-        with_modes: look at modes and owners of files too.
+        with_modes: look at modes and owners of files, and at files that are to be empty, too.
         secret_digests: by path, of what was written out of Secrets; the content of others that come from there is not known.
         root: where the machine's file system starts.
     """
     for file in effective.files:
-        if file.content.inline is not None and file.content.inline.data:
+        # The check at the start leaves empty files alone, as Gardener's agent does; the look for drift does not.
+        if file.content.inline is not None and (file.content.inline.data or with_modes):
             yield from _inspect_file(file, file.content.inline, root)
         elif file.content.secret_ref is not None and file.path in secret_digests:
             yield from _inspect_secret(file, secret_digests[file.path], root)

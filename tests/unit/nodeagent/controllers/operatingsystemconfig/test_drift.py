@@ -48,6 +48,18 @@ async def test_a_huge_file_is_put_right_as_any_other(applied: OscAgent, path: st
         assert len(applied.drifted) == 2
 
 
+async def test_a_file_that_is_to_be_empty_is_looked_at_too(node: OscAgent) -> None:
+    """Contract 9 W14, ours: one that got content, and one that is gone; at the start alone it does not count (7.11)."""
+    node.publish(files=[inline("/etc/empty", ""), inline("/etc/gone", "")])
+    async with node.connected():
+        await node.reconcile()
+        touch(node, "/etc/empty", "changed")
+        (node.root / "etc/gone").unlink()
+        await node.reconcile()
+        assert (node.read("/etc/empty"), node.read("/etc/gone")) == ("", "")
+        assert sorted(node.drifted) == [("FileMismatch", "put right"), ("FileMissing", "put right")]
+
+
 async def test_what_is_gone_comes_back(applied: OscAgent) -> None:
     """Contract 9 W14: a missing file, unit file and drop-in."""
     async with applied.connected():
