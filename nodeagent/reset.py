@@ -109,7 +109,9 @@ class Reset:
     def __init__(self, dependencies: Dependencies) -> None:
         self._with = dependencies
         self._units = dependencies.units
-        self._former = FormerUnits(originals=dependencies.originals, units=dependencies.units)
+        self._former = FormerUnits(
+            originals=dependencies.originals, units=dependencies.units, root=dependencies.paths.root
+        )
         self._unit_files = UnitFiles(root=dependencies.paths.root, take_back=dependencies.originals.take_back)
 
     async def run(self) -> None:

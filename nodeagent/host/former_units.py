@@ -1,9 +1,11 @@
 """Whether units of the operating system were enabled and running before an OSC replaced their files: noted, and so again.
 
 It is noted beside the original of the unit file, before the first change to the unit, and stays there as long as the original.
-Only units whose file in /etc/systemd/system was replaced: one that got nothing but drop-ins from an OSC keeps what that made
-of its enablement, as with Gardener's agent.
+Only units whose file in /etc/systemd/system was replaced, or whose file in /usr/lib got one in front of it there: one that got
+nothing but drop-ins from an OSC keeps what that made of its enablement, as with Gardener's agent.
 """
+
+from pathlib import Path
 
 from agents.core.logging import get_logger
 from agents.core.threads import run_to_end
@@ -12,6 +14,7 @@ from osc.types import UNIT_DIRECTORY
 from systemd.errors import BusUnavailable, SystemdError
 from systemd.jobs import JobOutcome
 from systemd.manager import UnitManager
+from systemd.units import find_fragment, unit_path
 
 log = get_logger(__name__)
 
@@ -24,25 +27,25 @@ class FormerUnits:
     Args:
         originals: the ledger.
         units: systemd.
+        root: where the machine's file system starts.
     """
 
-    def __init__(self, *, originals: Originals, units: UnitManager) -> None:
+    def __init__(self, *, originals: Originals, units: UnitManager, root: Path) -> None:
         self._originals = originals
         self._units = units
+        self._root = root
 
     async def note(self, name: str) -> None:
-        """Note how a unit is whose files are about to be written; nothing if it has no original, or is noted already.
+        """Note how a unit is whose files are about to be written; nothing if it is ours alone, or noted already.
 
         Raises:
             AgentError: it is not noted; the unit may not be changed.
         """
         path = f"{UNIT_DIRECTORY}/{name}"
-        if not self._originals.has(path):
-            return
         if self._originals.former_unit(path) is not None:
             # Ours once more before it was as it had been.
             await run_to_end(self._originals.owe_unit, path, owed=False)
-        elif await run_to_end(self._originals.is_in_place, path):
+        elif await run_to_end(self._is_untouched, name):
             await run_to_end(self._originals.note_unit, path, await self._look(name))
 
     async def is_back(self, name: str) -> None:
@@ -85,6 +88,14 @@ class FormerUnits:
             log.error("Unit not as before", unit=name, error=error)
             return
         log.info("Unit as before", unit=name, enabled=former.enabled, active=former.active)
+
+    def _is_untouched(self, name: str) -> bool:
+        """Tell whether a unit of the operating system still has, or has again, the file that was there before us."""
+        path = f"{UNIT_DIRECTORY}/{name}"
+        if self._originals.has(path):
+            return self._originals.is_in_place(path)
+        fragment = find_fragment(name, root=self._root)
+        return fragment is not None and fragment != unit_path(name, root=self._root)
 
     async def _look(self, name: str) -> FormerUnit:
         try:

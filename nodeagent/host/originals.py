@@ -129,12 +129,14 @@ class Originals:
         return sorted(path for path, entry in self._load().items() if entry.unit_owed)
 
     def note_unit(self, path: str, unit: FormerUnit) -> None:
-        """Note what the unit of a file that is kept is, before it is changed.
+        """Note what the unit of a file is before it is changed; the file may be one of which nothing is kept, as nothing was there.
 
         Raises:
             FileError: it is not noted.
         """
-        self._replace(path, unit=unit)
+        files.ensure_directory(self._folder, mode=_FOLDER_MODE)
+        entry = self._load().get(path, _Entry(path=path, mode=None))
+        self._save({**self._load(), path: entry.model_copy(update={"unit": unit})})
 
     def owe_unit(self, path: str, *, owed: bool) -> None:
         """Note whether a unit has still to become what it was; nothing if that was not noted.

@@ -80,7 +80,7 @@ class Applier:
         self._file_removed = file_removed
         self._root = root
         self._originals = originals
-        self._former = FormerUnits(originals=originals, units=unit_manager)
+        self._former = FormerUnits(originals=originals, units=unit_manager, root=root)
         self._unit_files = UnitFiles(root=root, take_back=originals.take_back)
         self._restart_owed = False
         self._journal_lock = asyncio.Lock()
@@ -256,7 +256,8 @@ class Applier:
         noted = []
         for step in steps:
             try:
-                await self._former.note(step.name)
+                if step.unit.content is not None:
+                    await self._former.note(step.name)
                 noted.append(step)
             except AgentError as error:
                 run.fail(step, error)

@@ -194,7 +194,7 @@ async def test_a_unit_of_the_operating_system_runs_as_before_us(node: Node) -> N
     await node.start("os.service")
     originals = Originals(folder=node.paths.originals, root=node.root)
     originals.keep(["/etc/systemd/system/os.service"])
-    await FormerUnits(originals=originals, units=node.units).note("os.service")
+    await FormerUnits(originals=originals, units=node.units, root=node.root).note("os.service")
     write_atomic(unit, SLEEP.encode(), mode=0o600)
     for files in (("/etc",), ()):  # a folder is no file: the first reset fails
         node.remains = Remains((UnitRemains("os.service", True, ()), OWN_REMAINS), files)

@@ -24,7 +24,7 @@ class Machine:
         self.root, self.host = root, host
         self.units = SystemdUnitManager(address=host.address)
         self.originals = Originals(folder=root / "kept", root=root)
-        self.former = FormerUnits(originals=self.originals, units=self.units)
+        self.former = FormerUnits(originals=self.originals, units=self.units, root=root)
 
     @property
     def noted(self) -> FormerUnit | None:
@@ -55,6 +55,22 @@ async def test_what_it_was_first_is_what_counts(machine: Machine) -> None:
     await machine.units.disable(["os.service"])
     await machine.former.note("os.service")
     assert machine.noted == FormerUnit(enabled=True, active=True)
+
+
+async def test_a_file_in_front_of_the_operating_systems_is_no_original(machine: Machine) -> None:
+    """Nothing is kept and nothing is put back, but the unit is what it was once ours is gone; with ours there it is too late to look."""
+    vendor = machine.root / "usr/lib/systemd/system/vendor.service"
+    vendor.parent.mkdir(parents=True)
+    vendor.write_text(SLEEP)
+    await machine.units.reload()
+    await machine.units.enable(["vendor.service"])
+    await machine.former.note("vendor.service")
+    path = "/etc/systemd/system/vendor.service"
+    assert machine.originals.former_unit(path) == FormerUnit(enabled=True, active=False)
+    assert not machine.originals.has(path)
+    machine.host.write_unit("ours.service", SLEEP)
+    await machine.former.note("ours.service")
+    assert machine.originals.former_unit("/etc/systemd/system/ours.service") is None
 
 
 async def test_a_file_that_is_replaced_already_tells_nothing(machine: Machine) -> None:

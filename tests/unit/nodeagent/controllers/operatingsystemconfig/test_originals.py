@@ -195,9 +195,9 @@ async def state(node: OscAgent, name: str) -> tuple[bool, str]:
     return node.host.is_enabled(name), (await node.units.unit(name)).active_state
 
 
-async def bring(node: OscAgent, name: str, *, running: bool) -> None:
+async def bring(node: OscAgent, name: str, *, running: bool, folder: str = "/etc/systemd/system") -> None:
     """Do what the image of an operating system does."""
-    write(node, f"/etc/systemd/system/{name}", OS_UNIT)
+    write(node, f"{folder}/{name}", OS_UNIT)
     await node.units.reload()
     if running:
         await node.units.enable([name])
@@ -206,9 +206,12 @@ async def bring(node: OscAgent, name: str, *, running: bool) -> None:
 
 @pytest.mark.parametrize("running", [True, False])
 @pytest.mark.parametrize("enable", [True, False])
-async def test_a_unit_of_the_operating_system_is_what_it_was(node: OscAgent, running: bool, enable: bool) -> None:
+@pytest.mark.parametrize("folder", ["/etc/systemd/system", "/usr/lib/systemd/system"])
+async def test_a_unit_of_the_operating_system_is_what_it_was(
+    node: OscAgent, running: bool, enable: bool, folder: str
+) -> None:
     """Ledger: with its file a unit that was enabled and ran is so again, whatever the OSC made of it; one that did not is not."""
-    await bring(node, "os.service", running=running)
+    await bring(node, "os.service", running=running, folder=folder)
     before = await state(node, "os.service")
     async with node.connected():
         for text in (SLEEP, SLEEP + "# two\n"):
@@ -218,8 +221,9 @@ async def test_a_unit_of_the_operating_system_is_what_it_was(node: OscAgent, run
         assert (await state(node, "os.service"))[0] is enable
         node.publish()
         await node.reconcile()
-        assert node.read("/etc/systemd/system/os.service") == OS_UNIT
+        assert node.read(f"{folder}/os.service") == OS_UNIT
         assert await state(node, "os.service") == before
+    assert (node.root / "etc/systemd/system/os.service").exists() is (folder == "/etc/systemd/system")
     assert [path.name for path in node.paths.originals.iterdir()] == ["ledger.json"]
 
 
