@@ -30,6 +30,7 @@ from nodeagent.host.originals import Originals
 from osc.containerd import CONTAINERD_UNIT
 from osc.journal import Journal
 from osc.plan import (
+    KUBELET_UNIT,
     ConfigureContainerd,
     DisableUnit,
     EnableUnit,
@@ -123,8 +124,7 @@ class Applier:
 
     async def _while_fetching(self, extractions: Sequence[ExtractFile], run: Pass) -> None:
         """Fetch files out of images, and go on with what each image brought as soon as it did."""
-        # A restart of containerd would cut off our own pulls.
-        run.held = frozenset({f"{RunUnitCommand.verb}:{CONTAINERD_UNIT}"})
+        run.held = _held_while_fetching(run.plan.steps)
         arrived = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             fetching = group.create_task(self._extract(extractions, run, arrived), name="files out of images")
@@ -418,6 +418,16 @@ class Applier:
 
 
 _Handler = Callable[[Applier, Sequence[Step], Pass], Awaitable[None]]
+
+
+def _held_while_fetching(steps: Iterable[Step]) -> frozenset[str]:
+    """Return the commands that wait for all images.
+
+    A restart of containerd would cut off our own pulls. The kubelet goes with it: started before, it would lose its container
+    runtime at once; asked for together, systemd has them in their order.
+    """
+    restart, kubelet = (f"{RunUnitCommand.verb}:{unit}" for unit in (CONTAINERD_UNIT, KUBELET_UNIT))
+    return frozenset({restart, kubelet}) if any(step.id == restart for step in steps) else frozenset()
 
 
 def _group(step: Step) -> type[Step]:

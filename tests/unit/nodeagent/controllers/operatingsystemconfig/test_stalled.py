@@ -47,6 +47,18 @@ async def test_what_another_image_brought_is_used_at_once(stalled: OscAgent) -> 
         assert stalled.host.jobs == [("restart", "kubelet.service")]
 
 
+async def test_the_kubelet_is_not_started_right_before_containerd_is_restarted(stalled: OscAgent) -> None:
+    """Contract 6.14, ours: both wait for all images, and are asked for together, so that systemd has them in their order."""
+    kubelet = {"name": "kubelet.service", "content": SLEEP, "filePaths": ["/opt/bin/kubelet"]}
+    files = [from_image("/opt/bin/kubelet", GOOD, "/k"), from_image("/opt/bin/x", STALLED, "/x")]
+    stalled.publish(files=files, units=[kubelet], criConfig=containerd())
+    async with stalled.controlling():
+        await asyncio.sleep(60)
+        assert stalled.host.jobs == []
+        await asyncio.sleep(PULL_DEADLINE.total_seconds())
+        assert sorted(stalled.host.jobs) == [("restart", "containerd.service"), ("restart", "kubelet.service")]
+
+
 async def test_the_own_update_does_not_wait_for_another_image(stalled: OscAgent) -> None:
     """Contract 6.8, ours: the next version takes over as soon as its program is there."""
     own = {"name": OWN, "content": SLEEP, "filePaths": ["/opt/bin/gardener-node-agent"]}
