@@ -296,7 +296,7 @@ class Reset:
 
         A folder that was there before us stays, and its `hosts.toml` is as it was then.
         """
-        if hosts_file(upstream) in self._with.originals.paths:
+        if hosts_file(upstream) in await asyncio.to_thread(lambda: self._with.originals.paths):
             await self._remove_file(hosts_file(upstream))
             return
         folder = self._with.paths.root / CERTS_DIRECTORY.lstrip("/") / upstream

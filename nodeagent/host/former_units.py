@@ -42,7 +42,7 @@ class FormerUnits:
             AgentError: it is not noted; the unit may not be changed.
         """
         path = f"{UNIT_DIRECTORY}/{name}"
-        if self._originals.former_unit(path) is not None:
+        if await run_to_end(self._originals.former_unit, path) is not None:
             # Ours once more before it was as it had been.
             await run_to_end(self._originals.owe_unit, path, owed=False)
         elif await run_to_end(self._is_untouched, name):
@@ -62,7 +62,7 @@ class FormerUnits:
         Raises:
             AgentError: some is still owed.
         """
-        for path in self._originals.owed_units:
+        for path in await run_to_end(lambda: self._originals.owed_units):
             await self.restore(path.rpartition("/")[2])
             await run_to_end(self._originals.owe_unit, path, owed=False)
 
@@ -72,7 +72,7 @@ class FormerUnits:
         Raises:
             AgentError: systemd could not be asked.
         """
-        former = self._originals.former_unit(f"{UNIT_DIRECTORY}/{name}")
+        former = await run_to_end(self._originals.former_unit, f"{UNIT_DIRECTORY}/{name}")
         if former is None:
             return
         try:
