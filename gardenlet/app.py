@@ -7,18 +7,15 @@
 Source: gardener cmd/gardenlet/app/app.go (contract core 1.2).
 """
 
-import asyncio
 import dataclasses
 import socket
 from collections.abc import Mapping
-from datetime import timedelta
 from random import Random, SystemRandom
-from typing import NoReturn
 
 from agents.core.clock import Clock, SystemClock
 from agents.core.errors import RetriableError
 from agents.core.logging import get_logger
-from agents.core.memory import release_memory
+from agents.core.memory import MemoryRelease
 from agents.core.shutdown import Shutdown
 from agents.kube.client import Client
 from agents.kube.events import EventRecorder
@@ -38,7 +35,6 @@ from agents.runtime.metrics import Metrics
 from agents.runtime.profiling import profiling_routes
 from agents.runtime.reconcile import Request
 from agents.runtime.server import health_server, metrics_server
-from agents.runtime.tasks import wait_forever
 from gardenlet import features
 from gardenlet.apis.seed import SEEDS
 from gardenlet.bootstrap import default_domains, http_proxy_port, self_upgrade
@@ -60,7 +56,6 @@ from gardenlet.wiring import Controllers, GardenSide, Process, SeedSide
 log = get_logger(__name__)
 
 USER_AGENT = f"gardenlet/{GARDENER_VERSION}"
-_CACHES_FILLED = timedelta(seconds=10)
 
 
 class SeedNotSeen(RetriableError):
@@ -290,7 +285,9 @@ class App:
         controllers.add_identity_tokens()
         if garden.kubeconfig.secret is not None and garden.origin is not Origin.FILE:
             controllers.add_credentials()
-        self._manager.add_task("memory of the start", _give_back_memory)
+        memory = MemoryRelease()
+        memory.ask()  # most of what the start took is not needed again once the caches are filled
+        self._manager.add_task("memory of the start", memory.run)
         self._startup.done()
 
     def _process(self) -> Process:
@@ -311,10 +308,3 @@ class App:
         if self._garden is None:
             raise RuntimeError("the garden is connected in an earlier step")
         return self._garden
-
-
-async def _give_back_memory() -> NoReturn:
-    """Give back what the start took, once the caches are filled: most of its code is not needed again."""
-    await asyncio.sleep(_CACHES_FILLED.total_seconds())
-    await asyncio.to_thread(release_memory)
-    await wait_forever()
