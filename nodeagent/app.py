@@ -13,6 +13,7 @@ from random import Random, SystemRandom
 
 from agents.core.clock import Clock, SystemClock
 from agents.core.generations import Generations
+from agents.core.memory import MemoryRelease
 from agents.core.shutdown import Shutdown
 from agents.kube.events import EventRecorder
 from agents.kube.models import NODES, SECRETS, Node, Secret
@@ -120,6 +121,7 @@ class _Process:
         self._clock: Clock = SystemClock()
         self._server_clock = ServerClock(clock=self._clock, name="shoot")
         self._rng: Random = SystemRandom()
+        self._memory = MemoryRelease()
         self._owner = owner
         self._abort: Callable[[int], None] = os._exit if owner is None else owner.abort
         self._shutdown = Shutdown() if owner is None else owner.shutdown
@@ -188,6 +190,7 @@ class _Process:
                 self._connect,
                 self._look_after_certificate,
                 self._wait_synced,
+                self._begin_heartbeat,
                 kubelet.run,
                 self._add_controllers,
             ],
@@ -238,37 +241,51 @@ class _Process:
         # heartbeat must go on, and the controller that follows the label must run. What needs the Secret waits for it itself.
         await self._shoot.nodes.wait_synced()
         self._shoot.identity.start()
-        await self._credentials.confirm()
+        # Kept by the certificate's controller: a disk that is full, or takes nothing, must not keep the heartbeat from its start.
+        self._credentials.works()
 
-    async def _add_controllers(self) -> None:
-        shoot, client = self._shoot, self._shoot.cluster.client
-        resync = ChannelSource()
-        operating_system_config = self._new_osc_controller(resync)
-        self._counts.drift(lambda: operating_system_config.drift.totals)
-        await self._check_consistency(operating_system_config.reconciler)
-        for note in self._notes:
-            self._speaker("gardener-node-agent").event(
-                "Warning", reason=note.reason, action="ReadConfiguration", note=note.text
-            )
-        for controller in operating_system_config.controllers():
-            self._manager.add_controller(controller)
-        self._manager.add_controller(
-            token.new_controller(client=client, config=self._config.controllers.token, resync=resync)
-        )
+    async def _begin_heartbeat(self) -> None:
+        # Before what looks at the disk and asks systemd: either may take longer than a Lease lasts.
+        shoot = self._shoot
         self._manager.add_controller(
             lease.new_controller(
-                client=client,
+                client=shoot.cluster.client,
                 nodes=shoot.nodes,
                 identity=shoot.identity,
                 clock=self._server_clock,
                 tried=self._heartbeat_tried,
                 renewed=self._renewed,
                 reconnect=shoot.cluster.cache.reconnect,
+            ),
+            early=True,
+        )
+
+    async def _add_controllers(self) -> None:
+        resync = ChannelSource()
+        operating_system_config = self._new_osc_controller(resync)
+        self._counts.drift(lambda: operating_system_config.drift.totals)
+        await self._check_consistency(operating_system_config.reconciler)
+        self._shoot.identity.subscribe(self._say_notes)
+        for controller in operating_system_config.controllers():
+            self._manager.add_controller(controller)
+        self._manager.add_controller(
+            token.new_controller(
+                client=self._shoot.cluster.client, config=self._config.controllers.token, resync=resync
             )
         )
         for controller in new_controllers(self._node_parts()):
             self._manager.add_controller(controller)
         self._manager.add_controller(status.new_controller(self._status))
+        self._manager.add_task("memory", self._memory.run)
+
+    def _say_notes(self, _old: Node | None, node: Node | None) -> None:
+        """Say what was found out about the configuration as soon as there is a Node to say it about."""
+        if node is None:
+            return
+        notes, self._notes = self._notes, ()
+        speaker = NodeEvents(recorder=self._shoot.cluster.recorder, node=lambda: node, controller="gardener-node-agent")
+        for note in notes:
+            speaker.event("Warning", reason=note.reason, action="ReadConfiguration", note=note.text)
 
     def _speaker(self, controller: str) -> NodeEvents:
         shoot = self._shoot
@@ -321,6 +338,7 @@ class _Process:
                 images=self._images,
                 status=self._status,
                 applied=self._counts.applied,
+                release_memory=self._memory.ask,
                 shutdown=self._shutdown,
                 search_path=self._search_path,
                 token_resync=resync,

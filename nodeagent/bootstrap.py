@@ -12,6 +12,7 @@ from agents.core.errors import AgentError
 from agents.core.logging import get_logger
 from nodeagent.kubelet_volume import KubeletVolume
 from nodeagent.paths import Paths
+from systemd.errors import BusUnavailable
 from systemd.jobs import JobOutcome, JobReport
 from systemd.manager import UnitManager
 
@@ -104,8 +105,14 @@ def accepted(report: JobReport) -> bool:
 
 
 async def _disable_init(units: UnitManager) -> None:
-    """Disable the unit that runs us, without stopping it; machines that were prepared differently have none."""
+    """Disable the unit that runs us, without stopping it; machines that were prepared differently have none.
+
+    Raises:
+        BusUnavailable: it may still be enabled, and would run user data again at the next boot.
+    """
     try:
         await units.disable([INIT_UNIT])
+    except BusUnavailable:
+        raise
     except AgentError as error:
         log.info("Init unit not disabled", unit=INIT_UNIT, error=error)

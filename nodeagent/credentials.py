@@ -245,12 +245,20 @@ class CredentialsManager:
         """Return what was found out about the stored kubeconfig since the last call, for operators."""
         return self._store.take_news()
 
+    def works(self) -> None:
+        """Say that the stored kubeconfig works: whoever looks after the certificate confirms it, as often as that fails."""
+        if not self.explicit and not self._confirmed:
+            self._confirmed = True
+            self.in_use.looks.send(CERTIFICATE)
+
     async def confirm(self) -> None:
-        """Say that the stored kubeconfig works, and remember the CA that the API server was verified with."""
+        """Say that the stored kubeconfig works, and remember the CA that the API server was verified with.
+
+        Raises:
+            AgentError: that could not be written down.
+        """
         if not self.explicit:
-            if not self._confirmed:
-                self._confirmed = True
-                self.in_use.looks.send(CERTIFICATE)
+            self.works()
             await self._store.confirm()
             await self._forget_used_key()
             if await run_to_end(self._trust.keep):

@@ -231,7 +231,8 @@ class Reset:
         problems: list[str] = []
         if any(unit.name == MOUNT_UNIT and unit.created for unit in remains.units):
             await self._attempt(problems, "data volume", self._with.folders.empty_kubelet())
-        changed = [unit for unit in remains.units if await self._attempt(problems, unit.name, self._remove_unit(unit))]
+        for unit in remains.units:
+            await self._attempt(problems, unit.name, self._remove_unit(unit))
         program = f"/{self._with.paths.own_program.relative_to(self._with.paths.root)}"
         later = {program} & set(remains.files) - self._with.originals.paths
         for path in (*remains.files, *map(str, self._with.tokens)):
@@ -242,28 +243,29 @@ class Reset:
             await self._attempt(problems, f"registry {upstream}", self._remove_registry(upstream))
         await self._units.reload()
         for unit in remains.units:
-            await self._attempt(problems, unit.name, self._settle(unit, changed=unit in changed))
-        if CONFIG_FILE in remains.files and CONTAINERD_UNIT not in {unit.name for unit in changed}:
+            await self._attempt(problems, unit.name, self._settle(unit))
+        restarted = {unit.name for unit in remains.units if unit.drop_ins and not unit.created}
+        if CONFIG_FILE in remains.files and CONTAINERD_UNIT not in restarted:
             await self._attempt(problems, CONTAINERD_UNIT, self._restart(CONTAINERD_UNIT))
         if problems:
             raise ResetFailed("units and files not removed", problems)
         if later:
             await asyncio.to_thread(files.write_atomic, self._with.paths.reset_end, b"", mode=0o600)
-        # Before the originals go: without them these files would have the next reset delete what was put back.
+        # Before the originals go: without them these files, and what is kept of them, would have the next reset delete what was put back.
+        await asyncio.to_thread(trees.remove, self._with.paths.generations)
         for state in (self._with.paths.desired, self._with.paths.pending_changes, self._with.paths.last_applied):
             await asyncio.to_thread(files.remove, state)
 
-    async def _attempt(self, problems: list[str], what: str, act: Awaitable[bool | None]) -> bool:
-        """Do one thing whatever became of the others. Returns what it returns; false if it failed."""
+    async def _attempt(self, problems: list[str], what: str, act: Awaitable[None]) -> None:
+        """Do one thing whatever became of the others."""
         try:
-            return bool(await act)
+            await act
         except AgentError as error:
             log.error("Not removed", what=what, error=error)
             problems.append(f"{what}: {error}")
-            return False
 
-    async def _remove_unit(self, unit: UnitRemains) -> bool:
-        """Stop and disable a unit that is ours, and remove what is ours of it. Returns whether something was there."""
+    async def _remove_unit(self, unit: UnitRemains) -> None:
+        """Stop and disable a unit that is ours, and remove what is ours of it."""
         ours = unit.created and await asyncio.to_thread(self._unit_files.exists, unit.name)
         if ours:
             await self._disable(unit.name)
@@ -272,7 +274,6 @@ class Reset:
         removed = await asyncio.to_thread(self._unit_files.remove, unit.name, unit_file=ours, drop_ins=unit.drop_ins)
         if removed:
             log.info("Unit file or drop-ins removed", unit=unit.name)
-        return removed
 
     async def _runs_from_us(self, name: str) -> bool:
         """Tell whether a unit is loaded from our file, or from one that is gone, and not from the operating system's."""
@@ -306,12 +307,15 @@ class Reset:
             log.info("Registry removed", upstream=upstream)
         await asyncio.to_thread(files.remove_directory_if_empty, folder)
 
-    async def _settle(self, unit: UnitRemains, *, changed: bool) -> None:
-        """Let systemd forget a unit that is gone; run one of the operating system as before us."""
+    async def _settle(self, unit: UnitRemains) -> None:
+        """Let systemd forget a unit that is gone; run one of the operating system as before us.
+
+        Also where a reset before this one has removed the drop-ins: it may have ended before the restart.
+        """
         if unit.created:
             await self._units.forget_failure(unit.name)
             await self._former.restore(unit.name)
-        elif changed:
+        elif unit.drop_ins:
             await self._restart(unit.name)
 
     async def _restart(self, name: str) -> None:

@@ -144,6 +144,28 @@ def config_version(config: Mapping[str, object]) -> int:
     return version
 
 
+def same(one: object, other: object) -> bool:
+    """Tell whether two configurations say the same; 10 and 10.0 are not, for containerd's options have types (W15)."""
+    pairs = [(one, other)]
+    while pairs:
+        one, other = pairs.pop()
+        if isinstance(one, Mapping) and isinstance(other, Mapping):
+            if one.keys() != other.keys():
+                return False
+            pairs += [(value, other[key]) for key, value in one.items()]
+        elif isinstance(one, list) and isinstance(other, list):
+            if len(one) != len(other):
+                return False
+            pairs += zip(one, other, strict=True)
+        elif one is not other and (one != other or _kind(one) != _kind(other)):
+            return False
+    return True
+
+
+def _kind(value: object) -> tuple[bool, bool]:
+    return isinstance(value, float), isinstance(value, bool)
+
+
 def _import(table: Table) -> None:
     imports = table.get("imports")
     if not isinstance(imports, list):

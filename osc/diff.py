@@ -365,10 +365,8 @@ def changed_secrets(new: Effective, before: Mapping[str, str], now: Mapping[str,
     """
     return frozenset(
         file.path
-        for file in new.files
-        if file.content.secret_ref is not None
-        and file.path in before
-        and now.get(file.path, before[file.path]) != before[file.path]
+        for file in new.secret_files()
+        if file.path in before and now.get(file.path, before[file.path]) != before[file.path]
     )
 
 

@@ -81,7 +81,7 @@ class LastApplied:
 
     Attributes:
         decoded: what the file says; None if there is none or it cannot be read.
-        torn: there was a file, and it cannot be read.
+        torn: there was a file, and it cannot be read, or is gone.
         older: the file is an older one that was brought back.
         also: of a torn or an older one: what was applied last as far as we know.
     """
@@ -154,6 +154,7 @@ class Journal:
         try:
             content = self._read(path)
             if content is None:
+                self._notice_loss(path)
                 return LastApplied(None, torn=self._torn, also=self._also)
             decoded = decode_document(load_state(content))
         except (FileError, TerminalError) as error:
@@ -263,10 +264,16 @@ class Journal:
         self._torn, self._older, self._looked, self._also = False, False, True, None
         if not current.unfinished:
             return
+        finished = self._finished
         self._current = Pending(current.checksum, secret_digests=current.secret_digests, sequence=current.sequence)
-        self._finished.clear()
+        self._finished = set()
+        try:
+            self._save(sync=True)
+        except FileError:
+            # What the file still says is not forgotten, so that the next pass commits again.
+            self._current, self._finished = replace(current, sequence=self._current.sequence), finished
+            raise
         self._parts.clear()
-        self._save(sync=True)
 
     def _read_once(self) -> Loaded:
         if self._loaded is None:
@@ -300,6 +307,13 @@ class Journal:
         except TornPending as error:
             log.debug("Pending changes of before not readable", error=error)
             return None
+
+    def _notice_loss(self, path: Path) -> None:
+        """One that was there and is gone, also set aside by a process that was killed then, is as good as a damaged one."""
+        if not self._torn and (kept := self._newest_kept()) is not None:
+            log.error("Last applied operating system config is gone", path=str(path))
+            self._news.append(f"{path} is gone; everything is compared with the machine")
+            self._torn, self._older, self._also = True, False, kept
 
     def _newest_kept(self) -> Decoded | None:
         for content in self._generations.kept(self._last_applied_path):

@@ -47,6 +47,10 @@ class Effective:
         """Return the registries under their upstreams."""
         return {registry.upstream: registry for registry in (self.runtime.registries if self.runtime else ())}
 
+    def secret_files(self) -> tuple[File, ...]:
+        """Return the files whose content is in Secrets."""
+        return tuple(file for file in self.files if file.content.secret_ref is not None)
+
     def written_paths(self) -> frozenset[str]:
         """Paths of all files that must be on the disk: the OSC's files, unit files and drop-ins."""
         return frozenset(file.path for file in self.files).union(*(unit.written_paths() for unit in self.units))

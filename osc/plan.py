@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from osc.containerd import CONTAINERD_UNIT
+from osc.containerd import CERTS_DIRECTORY, CONTAINERD_UNIT, hosts_file
 from osc.diff import Changes, CommandName, Entry, EntryKind, OwnRestart, UnitChange
 from osc.merge import Effective, Runtime
 from osc.types import OWN_UNIT, UNIT_DIRECTORY, DropIn, File, Registry, Unit
@@ -96,10 +96,14 @@ class ProbeRegistry(WriteRegistry):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveRegistry(Step):
-    """Remove the directory of a registry that left the OSC."""
+    """Remove the directory of a registry that left the OSC, or only its `hosts.toml` where the OSC has files in there.
+
+    `keep`: paths of those.
+    """
 
     verb: ClassVar[str] = "remove-registry"
     kind: ClassVar[EntryKind] = EntryKind.REGISTRY_DELETED
+    keep: frozenset[str] = _NOTHING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,12 +236,13 @@ class _Planner:
         self._effective = effective
         self._units = effective.units_by_name()
         self._kept = effective.written_paths()
+        hosts = {hosts_file(upstream) for upstream in effective.registries_by_upstream()}
         self._in_the_way = self._kept.union(*map(folders_of, self._kept))
         self._removals = [self._remove_unit(unit) for unit in changes.units_deleted if self._is_removable(unit)]
         self._deletions = [
             file.path
             for file in changes.files_deleted
-            if file.path not in self._kept and not any(check_path(file.path))
+            if file.path not in self._kept | hosts and not any(check_path(file.path))
         ]
 
     def steps(self) -> Iterator[Step]:
@@ -262,7 +267,7 @@ class _Planner:
         commands = self._commands(ids)
         yield from commands
         removed = {step.id for step in (*early_files, *definitions)}
-        yield from (RemoveRegistry(name=name) for name in self._changes.registries_deleted if not any(check_name(name)))
+        yield from self._remove_registries()
         yield from self._remove_files(removed, [*self._removals, *commands])
         yield from self._registries(probed=True)
 
@@ -276,6 +281,12 @@ class _Planner:
         for registry in self._changes.registries_desired:
             if (registry.upstream in self._changes.registries_to_probe) is probed and registry.upstream in desired:
                 yield kind(name=registry.upstream, registry=desired[registry.upstream])
+
+    def _remove_registries(self) -> Iterator[Step]:
+        for name in self._changes.registries_deleted:
+            if not any(check_name(name)):
+                folder = f"{CERTS_DIRECTORY}/{name}/"
+                yield RemoveRegistry(name=name, keep=frozenset(path for path in self._kept if path.startswith(folder)))
 
     def _files(self, *, of_images: bool) -> list[File]:
         desired = self._effective.files_by_path()

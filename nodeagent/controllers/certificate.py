@@ -86,6 +86,7 @@ class CertificateReconciler:
         if standing is Standing.UNKNOWN:
             return Result(requeue_after=RETRY)
         if access is None:
+            await self._credentials.confirm_again()
             raise NoClientCertificate("kubeconfig has no client certificate")
         wait = await self._until_renewal(access)
         if wait > timedelta(0):

@@ -2,6 +2,7 @@
 
 What was begun is written down before it is done, so that neither an API server that refuses to take the annotation away nor
 a restart of the agent makes us restart a unit twice for one request. Our own unit comes last, after the annotation is gone.
+Only the value that was served is taken away: what a user asks for meanwhile is a request of its own.
 Source: gardener pkg/nodeagent/controller/node/reconciler.go (contract 7.2).
 """
 
@@ -15,7 +16,7 @@ from agents.core.errors import AgentError
 from agents.core.logging import get_logger
 from agents.core.yamlio import dump_json, load_yaml
 from agents.kube.client import Client
-from agents.kube.errors import NotFound
+from agents.kube.errors import DeadlineExceeded, NotFound, Unavailable
 from agents.kube.models import NODES, Node
 from agents.kube.patch import merge
 from agents.runtime.cache import Informer
@@ -117,6 +118,7 @@ class NodeReconciler:
         self._events = events
         self._requested = requested
         self._restart_self = restart_self
+        self._own_asked = False
 
     async def reconcile(self, request: Request) -> Result:
         """Restart what is listed and was not restarted yet, take the annotation away, restart ourselves if listed."""
@@ -124,6 +126,7 @@ class NodeReconciler:
         value = "" if node is None else node.metadata.annotations.get(ANNOTATION, "")
         if node is None or not value:
             await asyncio.to_thread(self._requested.forget)
+            await self._serve_own()
             return Result()
         # Another Node object of the same name may ask for the same; a digest, because a request may be long.
         key = hashlib.sha256(f"{node.metadata.uid}/{value}".encode()).hexdigest()
@@ -135,21 +138,44 @@ class NodeReconciler:
             if unit != OWN_UNIT and unit not in self._requested.begun(key):
                 await asyncio.to_thread(self._requested.begin, key, unit)
                 await self._restart(unit)
-        try:
-            await self._client.patch(
-                NODES, node.metadata.name, merge({"metadata": {"annotations": {ANNOTATION: None}}})
-            )
-        except NotFound:
-            log.debug("Node is gone", node=node.metadata.name)
+        if not await self._take_away(request, value, own=OWN_UNIT in units):
+            return Result()
         log.info("Annotation removed", annotation=ANNOTATION)
         await asyncio.to_thread(self._requested.forget)
-        if OWN_UNIT in units:
-            await self._events.flush()
-            if self._restart_self is None:
-                await self._restart(OWN_UNIT)
-            else:
-                self._restart_self()
+        await self._serve_own()
         return Result()
+
+    async def _take_away(self, request: Request, value: str, *, own: bool) -> bool:
+        """Remove the annotation as it was served; returns False if it has become another one, which is on the queue then.
+
+        Raises:
+            Conflict: the Node has changed, perhaps to another request.
+        """
+        node = self._nodes.get(request)
+        if node is not None and node.metadata.annotations.get(ANNOTATION) != value:
+            return False
+        if node is not None:
+            metadata = {"resourceVersion": node.metadata.resource_version, "annotations": {ANNOTATION: None}}
+            try:
+                await self._client.patch(NODES, node.metadata.name, merge({"metadata": metadata}))
+            except NotFound:
+                log.debug("Node is gone", node=node.metadata.name)
+            except (DeadlineExceeded, Unavailable):
+                self._own_asked |= own  # it may be gone: then nothing else tells of this request
+                raise
+        self._own_asked |= own
+        return True
+
+    async def _serve_own(self) -> None:
+        """Restart ourselves if that was asked for; what asked is gone."""
+        if not self._own_asked:
+            return
+        self._own_asked = False
+        await self._events.flush()
+        if self._restart_self is None:
+            await self._restart(OWN_UNIT)
+        else:
+            self._restart_self()
 
     async def _restart(self, unit: str) -> None:
         """Restart a unit; a failure is said and not returned, or it would be tried again and again."""

@@ -105,7 +105,7 @@ class SecretNameReconciler:
 
     async def _read(self) -> str:
         try:
-            return await asyncio.to_thread(config_file.secret_name, self._config_path)
+            return await asyncio.to_thread(config_file.secret_name, self._config_path, self._generations)
         except ConfigError as error:
             raise self._unusable(error) from error
 

@@ -34,6 +34,7 @@ CONTROLLER = "systemd-unit-check"
 CONDITION = "SystemdUnitsReady"
 ALL_WELL = "every unit of the operating system config is as it should be"
 _LONGEST_MESSAGE = 16 * 1024
+_Version = tuple[int, int, int]
 _CHANGING = ("activating", "deactivating")
 
 
@@ -120,7 +121,7 @@ class LastApplied:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._seen: tuple[int, int, int] | None = None
+        self._seen: _Version | None = None
         self._units: tuple[ManagedUnit, ...] | None = None
 
     def units(self) -> tuple[ManagedUnit, ...] | None:
@@ -132,16 +133,17 @@ class LastApplied:
             return None
         version = (status.st_ino, status.st_mtime_ns, status.st_size)
         if version != self._seen:
-            self._units, self._seen = self._read(), version
+            self._units, self._seen = self._read(version)
         return self._units
 
-    def _read(self) -> tuple[ManagedUnit, ...] | None:
+    def _read(self, version: _Version) -> tuple[tuple[ManagedUnit, ...] | None, _Version | None]:
+        """Return the units, and which version of the file that was; none if it could not be read and is to be read again."""
         try:
             content = files.read_optional(self._path)
-            return None if content is None else managed_units(decode_document(load_state(content)).config)
+            return None if content is None else managed_units(decode_document(load_state(content)).config), version
         except (files.FileError, TerminalError) as error:
             log.error("Last applied operating system config unreadable, units not checked", error=error)
-            return None
+            return None, version if isinstance(error, TerminalError) else None
 
 
 class SystemdUnitCheckReconciler:

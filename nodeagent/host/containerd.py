@@ -7,7 +7,6 @@ gardener pkg/nodeagent/containerd/containerdclient.go.
 """
 
 import asyncio
-import errno
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,11 +14,11 @@ from agents.core import process
 from agents.core.errors import RetriableError
 from nodeagent.host import grpc_call
 from nodeagent.host.ctr import CtrSettings
+from nodeagent.host.not_asked import NotAsked, is_ours
 
 VERSION_DEADLINE = timedelta(seconds=10)
 CONFIG_DEADLINE = timedelta(seconds=30)
 _VERSION = "/containerd.services.version.v1.Version/Version"
-_OURS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
 _FIRST_FIELD = 0x0A  # number 1, with a length
 
 
@@ -27,7 +26,7 @@ class ContainerdUnavailable(RetriableError):
     """containerd does not answer, or not in time, or with an error."""
 
 
-class ContainerdNotAsked(RetriableError):
+class ContainerdNotAsked(NotAsked):
     """containerd could not be asked: what is missing is ours or the machine's, and says nothing about containerd."""
 
 
@@ -61,7 +60,7 @@ class Containerd:
             raise ContainerdUnavailable("containerd does not answer", problem=str(error)) from error
         except OSError as error:
             problem = error.strerror or type(error).__name__
-            if error.errno in _OURS:
+            if is_ours(error):
                 raise ContainerdNotAsked("containerd cannot be asked", problem=problem) from error
             raise ContainerdUnavailable("containerd does not listen", socket=str(path), problem=problem) from error
 

@@ -78,8 +78,8 @@ class ImageExtractor(Protocol):
     async def clean(self) -> None:
         """Remove mounts, snapshots, leases, image records and temporary directories that a killed run left.
 
-        To be called once after a start. Never raises but for cancellation: what cannot be removed now is removed before
-        the next extraction. Costs nothing if nothing was left.
+        To be called after a start, and now and then. Never raises but for cancellation: what cannot be removed now is removed
+        by a later call, or before the next extraction. Costs nothing if nothing was left.
         """
         ...
 
@@ -147,16 +147,19 @@ class CtrImageExtractor:
         finally:
             async with self._lock:
                 self._under_way -= 1
-                if self._under_way == 0 and not self._untidy:
-                    await self._quietly(self._ledger.close(interrupted=self._interrupted))
+                if self._under_way == 0:
+                    if not self._untidy:
+                        await self._quietly(self._ledger.close(interrupted=self._interrupted))
+                    if self._untidy:
+                        await self._quietly(self._clean())
 
     async def _quietly(self, removal: Awaitable[None]) -> None:
-        """Remove something; a failure is logged and keeps the ledger open, so that it is tried again before the next one."""
+        """Remove something; a failure is logged and keeps the ledger open, so that `clean` tries it again."""
         try:
             await removal
         except AgentError as error:
             self._untidy = True
-            log.error("Image extraction not cleaned up; tried again before the next one", error=error)
+            log.error("Image extraction not cleaned up; tried again later", error=error)
 
     @contextlib.asynccontextmanager
     async def _mounted(self, image: str) -> AsyncIterator[Path]:

@@ -8,6 +8,7 @@ from datetime import timedelta
 import aiohttp
 
 from agents.core.errors import RetriableError
+from nodeagent.host.not_asked import NotAsked, is_ours
 
 HEALTHZ = "http://127.0.0.1:10248/healthz"
 DEADLINE = timedelta(seconds=10)
@@ -17,6 +18,10 @@ _OK = 200
 
 class KubeletUnhealthy(RetriableError):
     """The kubelet does not answer, or answers anything but 200; `status` has the code if there is one."""
+
+
+class KubeletNotAsked(NotAsked):
+    """The kubelet could not be asked: what is missing is ours or the machine's, and says nothing about the kubelet."""
 
 
 class Kubelet:
@@ -36,6 +41,7 @@ class Kubelet:
 
         Raises:
             KubeletUnhealthy: with the cause.
+            KubeletNotAsked: this process has no means to ask.
         """
         timeout = aiohttp.ClientTimeout(total=self._deadline_seconds)
         try:
@@ -54,4 +60,7 @@ class Kubelet:
         except TimeoutError as error:
             raise KubeletUnhealthy("kubelet does not answer", deadlineSeconds=self._deadline_seconds) from error
         except (aiohttp.ClientError, OSError) as error:
+            if isinstance(error, OSError) and is_ours(error):
+                problem = error.strerror or type(error).__name__
+                raise KubeletNotAsked("kubelet cannot be asked", problem=problem) from error
             raise KubeletUnhealthy("kubelet does not answer", problem=str(error) or type(error).__name__) from error

@@ -4,18 +4,22 @@ Before the first write of a path that was never ours, what is there gets a secon
 our writes replace files and never change them, so it stays as it was. What the agent brought itself, or an agent before
 this one, has no original and is removed.
 
+A ledger that is damaged is set aside and begun anew: what is kept is still put back, as its name tells whose original it is. What was
+noted besides, that nothing was there or how a unit was, is lost. One that cannot be read at the moment is an error of whoever asks.
+
 A file that is kept costs no copy where one file system holds both. Nothing is dropped before the OSC without it was
 applied to its end, so every step may be repeated after a kill.
 """
 
 import hashlib
+import stat
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
 from agents.core import files
-from agents.core.aside import keep_aside, put_back
+from agents.core.aside import DAMAGED, keep_aside, put_back, set_aside
 from agents.core.logging import get_logger
 from agents.core.yamlio import dump_json
 
@@ -57,6 +61,9 @@ class Originals:
         self._folder = folder
         self._root = root
         self._entries: dict[str, _Entry] | None = None
+        self._damaged = False
+        """Whether there may be originals of which the ledger does not know."""
+        self._set_aside = False
 
     @property
     def paths(self) -> frozenset[str]:
@@ -65,8 +72,7 @@ class Originals:
 
     def has(self, path: str) -> bool:
         """Tell whether something was at a path before us, which is put back when the path leaves."""
-        entry = self._load().get(path)
-        return entry is not None and entry.mode is not None
+        return self._mode(path) is not None
 
     def keep(self, paths: Iterable[str], *, in_folders: Collection[str] = ()) -> None:
         """Keep what is at these paths, none of which was ever written by us.
@@ -99,7 +105,7 @@ class Originals:
         Raises:
             FileError: it is not kept; nothing may be overwritten.
         """
-        if path in self._load():
+        if path in self._load() or self.has(path):
             return
         mode = keep_aside(self._at(path), self._kept(path))
         log.info("Original kept", path=path, existed=mode is not None)
@@ -160,8 +166,7 @@ class Originals:
             FileError: the path holds what it held before.
         """
         name = f"/{path.relative_to(self._root)}"
-        entry = self._load().get(name)
-        mode = None if entry is None else entry.mode
+        mode = self._mode(name)
         if mode is not None and put_back(self._kept(name), path, mode=mode):
             log.info("Original put back", path=name)
             return True
@@ -190,18 +195,33 @@ class Originals:
         if (entry := entries.get(path)) is not None and (new := entry.model_copy(update=changes)) != entry:
             self._save({**entries, path: new})
 
+    def _mode(self, path: str) -> int | None:
+        """Return the permissions of an original, None if there is none; where the ledger was damaged, the original itself tells."""
+        entry = self._load().get(path)
+        if entry is not None or not self._damaged:
+            return None if entry is None else entry.mode
+        try:
+            return stat.S_IMODE(self._kept(path).lstat().st_mode)
+        except FileNotFoundError:
+            return None
+
     def _load(self) -> dict[str, _Entry]:
         if self._entries is None:
+            path = self._folder / _LEDGER
+            content = files.read_optional(path)
+            self._damaged = path.with_name(f"{_LEDGER}{DAMAGED}").exists()
             try:
-                content = files.read_optional(self._folder / _LEDGER)
-                ledger = _Ledger.model_validate_json(content) if content else _Ledger()
-            except (files.FileError, ValidationError) as error:
-                log.error("Ledger of originals unreadable", path=str(self._folder / _LEDGER), error=str(error)[:200])
-                ledger = _Ledger()
+                ledger = _Ledger() if content is None else _Ledger.model_validate_json(content)
+            except ValidationError as error:
+                log.error("Ledger of originals unreadable", path=str(path), error=str(error)[:200])
+                ledger, self._damaged, self._set_aside = _Ledger(), True, True
             self._entries = {entry.path: entry for entry in ledger.entries}
         return self._entries
 
     def _save(self, entries: dict[str, _Entry]) -> None:
+        if self._set_aside:
+            set_aside(self._folder / _LEDGER)
+            self._set_aside = False
         document = {"entries": [entry.model_dump(exclude_defaults=True) for _path, entry in sorted(entries.items())]}
         files.write_atomic(self._folder / _LEDGER, dump_json(document), mode=_FILE_MODE)
         self._entries = entries

@@ -26,7 +26,7 @@ from nodeagent.inspection.steps import Steps, in_place_items
 from nodeagent.paths import Paths
 from osc import codec
 from osc.codec import decode_document, load_state
-from osc.containerd import CONTAINERD_UNIT, ENVIRONMENT_DROP_IN, RUNTIMES_DIRECTORY, with_environment
+from osc.containerd import CONTAINERD_UNIT, ENVIRONMENT_DROP_IN, RUNTIMES_DIRECTORY, same, with_environment
 from osc.diff import Changes, Dirty, Touched, diff
 from osc.inplace import InPlaceChanges, in_place_changes
 from osc.merge import Effective, effective
@@ -218,7 +218,7 @@ def _changes(
     desired: Desired, pending: Pending | None, base: _Base, known: _Known, *, state: State, paths: Paths
 ) -> Changes:
     if pending is not None:
-        return resumed_changes(pending.changes, desired.effective, base.dirty, other_config=known.other_config)
+        return resumed_changes(pending, desired.effective, base.dirty, other_config=known.other_config)
     return diff(
         desired.effective,
         old=base.old,
@@ -248,7 +248,7 @@ async def _ask_containerd(desired: Desired, machine: RealMachine, known: _Known)
         known.other_config = True
         known.notes.append(f"containerd's configuration was not looked at: {str(error) or 'no answer in time'}")
         return
-    known.other_config = before != after
+    known.other_config = not same(before, after)
     import tomli_w  # rarely needed
 
     known.containerd = tomli_w.dumps(before or {}), tomli_w.dumps(after)
@@ -271,6 +271,5 @@ def _notes(changes: Changes, desired: Desired) -> Iterator[str]:
     probed = sorted(changes.registries_to_probe)
     if probed:
         yield f"written once their hosts answer: registries {', '.join(probed)}"
-    secrets = [file.path for file in desired.effective.files if file.content.secret_ref is not None]
-    if secrets:
+    if desired.effective.secret_files():
         yield "whether a Secret holds something else by now is not known here"

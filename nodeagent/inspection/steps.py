@@ -103,8 +103,10 @@ class Steps:
             self._compare("registry", step.name, path, after, step.id)
 
     def _remove_registry(self, step: Step) -> None:
+        if not isinstance(step, RemoveRegistry) or hosts_file(step.name) in step.keep:
+            return
         path = self._at(f"{CERTS_DIRECTORY}/{step.name}")
-        if hosts_file(step.name) in self._originals.paths:
+        if step.keep or hosts_file(step.name) in self._originals.paths:
             self._remove("registry", path / HOSTS_FILE, step.id)
         elif path.exists() or path.is_symlink():
             self._add("registry", step.name, "remove", before=content.current(path / HOSTS_FILE, self._root))

@@ -10,6 +10,7 @@ from agents.core import files
 from agents.core.logging import get_logger
 from agents.core.yamlio import dump_json
 from nodeagent.config import ApiServer
+from nodeagent.credentials import read_bootstrap_token
 from nodeagent.paths import Paths
 
 log = get_logger(__name__)
@@ -29,11 +30,11 @@ class KubeletBootstrapKubeconfig:
         await asyncio.to_thread(self._write)
 
     def _write(self) -> None:
-        token = files.read_optional(self._paths.bootstrap_token)
-        if token is None or self._paths.kubelet_kubeconfig.exists() or self._paths.kubelet_client_certificate.exists():
+        token = read_bootstrap_token(self._paths)
+        if not token or self._paths.kubelet_kubeconfig.exists() or self._paths.kubelet_client_certificate.exists():
             return
         files.ensure_directory(self._paths.kubelet)
-        content = dump_json(render(self._api_server, token.decode("utf-8", "replace").strip()))
+        content = dump_json(render(self._api_server, token))
         if files.write_atomic(self._paths.kubelet_bootstrap_kubeconfig, content, mode=0o600):
             log.info("Kubelet bootstrap kubeconfig written", path=str(self._paths.kubelet_bootstrap_kubeconfig))
 

@@ -49,6 +49,7 @@ class StaleFiles:
     def _own(self) -> Iterator[Path]:
         paths = self._paths
         yield from (paths.kubeconfig, paths.kubeconfig.with_name("kubeconfig.bak"), paths.last_applied, paths.desired)
+        yield from (paths.pending_request, paths.trusted_authorities, paths.extracted)
         yield from (paths.pending_changes, paths.status, paths.own_unit, paths.kubelet_bootstrap_kubeconfig)
         yield from self._others
 

@@ -110,6 +110,7 @@ class FakeImages:
         self.root = root
         self.images: dict[str, dict[str, bytes]] = {}
         self.pulls: list[str] = []
+        self.cleaned = 0
         self.blocked: asyncio.Event | None = None
 
     async def extract(self, image: str, wanted: Sequence[Extraction]) -> Mapping[str, bool | AgentError]:
@@ -128,7 +129,8 @@ class FakeImages:
         return files.write_atomic(self.root / item.target.lstrip("/"), content, mode=item.mode)
 
     async def clean(self) -> None:
-        """Do nothing: nothing is ever left."""
+        """Count: nothing is ever left."""
+        self.cleaned += 1
 
 
 class FakeMachine:
@@ -177,6 +179,7 @@ class OscAgent:
         self.messages: list[str] = []
         self.moved_tags: list[str] = []
         self.metrics = Metrics()
+        self.memory_releases = 0
         self.applied_plan: Callable[[Outcome, float], None] = lambda _outcome, _seconds: None
         self.containerd, self.images, self.machine = FakeContainerd(), FakeImages(root), FakeMachine()
         self.start_process()
@@ -288,8 +291,12 @@ class OscAgent:
                 sync_period=timedelta(minutes=10),
                 kubernetes_version="1.34.4",
                 applied=lambda outcome, seconds: self.applied_plan(outcome, seconds),
+                release_memory=self._count_release,
             )
         )
+
+    def _count_release(self) -> None:
+        self.memory_releases += 1
 
     # What the world does.
 

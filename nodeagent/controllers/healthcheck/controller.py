@@ -23,9 +23,9 @@ from agents.runtime.reconcile import Persistent, Request, Result
 from nodeagent.controllers.healthcheck.failure import Failure
 from nodeagent.controllers.healthcheck.node_status import FLAPPING, InternalAddress, Readiness
 from nodeagent.controllers.healthcheck.remedy import CONTROLLER, Remedy
-from nodeagent.host.containerd import ContainerdNotAsked
 from nodeagent.host.node_events import NodeEvents
 from nodeagent.host.node_identity import NodeIdentity, OwnNodeSource
+from nodeagent.host.not_asked import NotAsked
 from nodeagent.host.restart_budget import RestartBudget
 from nodeagent.host.units_in_use import UnitsInUse
 from systemd.manager import UnitManager
@@ -100,7 +100,7 @@ class HealthReconciler:
         self._address = InternalAddress(
             client=dependencies.client, addresses=dependencies.addresses, kubelet=self._kubelet
         )
-        self._not_asked = ""
+        self._not_asked: dict[str, str] = {}
 
     async def reconcile(self, request: Request) -> Result:
         """Make all checks; what could not be finished is tried again."""
@@ -124,11 +124,13 @@ class HealthReconciler:
 
     async def _judge_containerd(self, error: Exception | None) -> None:
         if error is None:
-            self._not_asked = ""
+            self._not_asked.pop("containerd", None)
             self._containerd.over()
-        elif isinstance(error, ContainerdNotAsked):
+        elif isinstance(error, NotAsked):
             self._containerd.not_looked_at()
-            self._say_not_asked(error)
+            if self._is_news("containerd", error):
+                log.error("Containerd cannot be checked", error=error)
+                self._containerd.say("Warning", f"containerd cannot be checked: {error}")
         elif isinstance(error, AgentError):
             await self._containerd.goes_on(error)
         else:
@@ -136,20 +138,25 @@ class HealthReconciler:
 
     async def _judge_kubelet(self, error: Exception | None, containerd: Exception | None) -> None:
         if error is None:
+            self._not_asked.pop("kubelet", None)
             self._kubelet.over()
+        elif isinstance(error, NotAsked):
+            self._kubelet.not_looked_at()
+            if self._is_news("kubelet", error):
+                log.error("Kubelet cannot be checked", error=error)
+                self._kubelet.say("Warning", f"kubelet cannot be checked: {error}")
         elif isinstance(error, AgentError):
-            runtime_fails = isinstance(containerd, AgentError) and not isinstance(containerd, ContainerdNotAsked)
+            runtime_fails = isinstance(containerd, AgentError) and not isinstance(containerd, NotAsked)
             elsewhere = "containerd is unhealthy, and the kubelet cannot work without it" if runtime_fails else None
             await self._kubelet.goes_on(error, elsewhere=elsewhere)
         else:
             raise error
 
-    def _say_not_asked(self, error: ContainerdNotAsked) -> None:
-        """Say once that containerd cannot be checked: that is no reason to restart it."""
-        if error.message != self._not_asked:
-            self._not_asked = error.message
-            log.error("Containerd cannot be checked", error=error)
-            self._containerd.say("Warning", f"containerd cannot be checked: {error}")
+    def _is_news(self, check: str, error: NotAsked) -> bool:
+        """Tell whether it has not been said yet that something cannot be checked, which is no reason to restart it."""
+        before = self._not_asked.get(check)
+        self._not_asked[check] = error.message
+        return before != error.message
 
 
 async def _outcome(body: Awaitable[object]) -> Exception | None:

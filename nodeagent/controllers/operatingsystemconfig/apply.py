@@ -9,7 +9,8 @@ follows as soon as that image's are there.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from itertools import groupby, takewhile
 from pathlib import Path
 from typing import ClassVar
@@ -109,6 +110,10 @@ class Applier:
             run.stopped, run.restart = error, False  # a restart is owed until the journal is on the disk
         return run.outcome()
 
+    async def tidy(self) -> None:
+        """Remove what files out of images needed and what could not be removed then."""
+        await self._images.clean()
+
     async def _carry_out(self, run: Pass) -> None:
         try:
             steps = run.plan.steps
@@ -168,21 +173,37 @@ class Applier:
             if step.file.content.image_ref is not None
         ]
         started = self._clock.monotonic()
-        results = await self._images.extract(image, wanted)
+        async with self._own_replacements(steps, run):
+            results = await self._images.extract(image, wanted)
         run.took(ExtractFile.verb, self._clock.monotonic() - started)
         done = []
         for step in steps:
             result = results[step.name]
             if isinstance(result, AgentError):
                 run.fail(step, result)
-                continue
-            if result:
-                run.changed.add(step.id)
-            done.append(step)
-        await self._done(done, run)
+            else:
+                done.append(step)
+        await self._done(done)
         for step in steps:
             del run.unfinished[step.id]
         arrived.set()
+
+    @asynccontextmanager
+    async def _own_replacements(self, steps: Iterable[Step], run: Pass) -> AsyncIterator[None]:
+        """Record which own files were replaced meanwhile.
+
+        Looked at and not asked for: the answer is lost where the pass is stopped, or where something fails after the rename, and the
+        next attempt would find equal bytes.
+        """
+        own = {step.id: self._at(step.name) for step in steps if step.id in run.own_watched}
+        before = await run_to_end(_identities, own)
+        try:
+            yield
+        finally:
+            after = await run_to_end(_identities, own)
+            run.changed |= {key for key in own if before[key] != after[key]}
+            async with self._journal_lock:
+                await run_to_end(self._note_own_change, run)
 
     async def _configure_containerd(self, steps: Sequence[Step], run: Pass) -> None:
         for step in steps:
@@ -220,11 +241,12 @@ class Applier:
 
     async def _remove_registries(self, steps: Sequence[Step], run: Pass) -> None:
         for step in steps:
-            try:
-                await run_to_end(self._containerd.remove_registry, step.name)
-                await self._done([step])
-            except AgentError as error:
-                run.fail(step, error)
+            if isinstance(step, RemoveRegistry):
+                try:
+                    await run_to_end(self._containerd.remove_registry, step.name, keep=step.keep)
+                    await self._done([step])
+                except AgentError as error:
+                    run.fail(step, error)
 
     async def _write_files(self, steps: Sequence[Step], run: Pass) -> None:
         writes = []
@@ -389,10 +411,8 @@ class Applier:
             except AgentError as error:
                 run.fail(step, error)
 
-    async def _done(self, steps: Iterable[Step], run: Pass | None = None) -> None:
+    async def _done(self, steps: Iterable[Step]) -> None:
         async with self._journal_lock:
-            if run is not None:
-                await run_to_end(self._note_own_change, run)
             await run_to_end(self._journal.done, *steps)
 
     async def _flush(self, *, sync: bool = False) -> None:
@@ -433,6 +453,19 @@ def _held_while_fetching(steps: Iterable[Step]) -> frozenset[str]:
 def _group(step: Step) -> type[Step]:
     """Steps of one group are carried out together."""
     return WriteUnit if isinstance(step, EnableUnit | DisableUnit) else type(step)
+
+
+def _identities(places: Mapping[str, Path]) -> Mapping[str, tuple[int, int] | None]:
+    """Return what tells a file from the one that replaces it, by the same keys; None if there is none."""
+    found: dict[str, tuple[int, int] | None] = {}
+    for key, place in places.items():
+        try:
+            status = place.lstat()
+        except OSError:
+            found[key] = None
+        else:
+            found[key] = status.st_dev, status.st_ino
+    return found
 
 
 def _by_key(writes: Sequence[files.Write], size: int) -> Iterable[Sequence[files.Write]]:

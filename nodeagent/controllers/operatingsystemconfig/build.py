@@ -84,6 +84,8 @@ class Parts:
     status: StatusBoard
     applied: Callable[[Outcome, float], None] = lambda _outcome, _seconds: None
     """Told what became of each plan, and how long that took."""
+    release_memory: Callable[[], None] = lambda: None
+    """Told when work has ended that took much memory."""
     shutdown: Shutdown
     search_path: str
     """PATH for containerd's drop-in."""
@@ -150,6 +152,7 @@ class OperatingSystemConfigController:
                 sync_period=settings.sync_period,
                 kubernetes_version=settings.kubernetes_version,
                 applied=parts.applied,
+                release_memory=parts.release_memory,
             )
         )
 

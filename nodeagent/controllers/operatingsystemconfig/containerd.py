@@ -8,7 +8,7 @@ pkg/nodeagent/controller/operatingsystemconfig/containerd_config.go and containe
 import asyncio
 import ssl
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -30,6 +30,7 @@ from osc.containerd import (
     hosts_file,
     hosts_toml,
     patched,
+    same,
 )
 from osc.merge import Runtime
 from osc.types import Registry, RegistryHost
@@ -86,7 +87,7 @@ class ContainerdFiles:
             AgentError: containerd cannot be asked, or its file cannot be used.
         """
         before, after = await self.tables(settings)
-        return before != after
+        return not same(before, after)
 
     async def configure(self, settings: Runtime, *, changes: Callable[[], None] = lambda: None) -> bool:
         """Make the file say what the OSC asks for; the directories that it refers to exist then.
@@ -104,7 +105,7 @@ class ContainerdFiles:
         before, after = await self.tables(settings)
         for directory in (RUNTIMES_DIRECTORY, IMPORTS_DIRECTORY, CERTS_DIRECTORY):
             await run_to_end(files.ensure_directory, self._at(directory))
-        if before == after:
+        if same(before, after):
             return False
         content = _rendered(after)
         await run_to_end(self._originals.keep_first, CONFIG_FILE)
@@ -140,16 +141,19 @@ class ContainerdFiles:
         except files.FileError:
             return False
 
-    def remove_registry(self, upstream: str) -> None:
+    def remove_registry(self, upstream: str, *, keep: Collection[str] = ()) -> None:
         """Remove a registry's whole directory; missing is fine; blocking.
 
-        One that was there before us stays, with all that is in it, and its `hosts.toml` is as it was then.
+        One that was there before us stays, with all that is in it, and its `hosts.toml` is as it was then. So does one with files to
+        `keep`, but for a `hosts.toml` that is none of them.
 
         Raises:
             FileError: it cannot be removed.
         """
         directory = self._directory(upstream)
-        if hosts_file(upstream) in self._originals.paths:
+        if hosts_file(upstream) in keep:
+            removed = False
+        elif keep or hosts_file(upstream) in self._originals.paths:
             removed = self._originals.take_back(directory / HOSTS_FILE)
         else:
             removed = trees.remove(directory)

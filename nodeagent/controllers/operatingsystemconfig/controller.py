@@ -13,7 +13,6 @@ from agents.core import files as core_files
 from agents.core.clock import Clock
 from agents.core.errors import AgentError, RetriableError
 from agents.core.logging import get_logger
-from agents.core.memory import release_memory
 from agents.core.shutdown import Shutdown
 from agents.core.threads import run_to_end
 from agents.kube.client import Client
@@ -46,7 +45,7 @@ from nodeagent.controllers.operatingsystemconfig.preparation import Preparation,
 from nodeagent.controllers.operatingsystemconfig.serial import SerialLock
 from nodeagent.controllers.operatingsystemconfig.trigger import is_serial
 from nodeagent.controllers.operatingsystemconfig.units import LOOK_AGAIN, UnitJobs
-from nodeagent.controllers.operatingsystemconfig.upkeep import Upkeep, secret_files
+from nodeagent.controllers.operatingsystemconfig.upkeep import Upkeep
 from nodeagent.host.consistency import Finding
 from nodeagent.host.node_events import reference
 from nodeagent.host.node_identity import NodeIdentity
@@ -55,7 +54,7 @@ from nodeagent.paths import Paths
 from nodeagent.status import StatusBoard
 from osc.codec import Decoded
 from osc.containerd import CONFIG_FILE, hosts_file
-from osc.diff import Dirty, finished
+from osc.diff import finished
 from osc.errors import InvalidOSC
 from osc.inplace import InPlaceChanges
 from osc.journal import Journal
@@ -113,6 +112,8 @@ class Dependencies:
     kubernetes_version: str
     applied: Callable[[Outcome, float], None] = lambda _outcome, _seconds: None
     """Told what became of each plan, and how long that took."""
+    release_memory: Callable[[], None] = lambda: None
+    """Told when work has ended that took much memory."""
 
 
 class OperatingSystemConfigReconciler:
@@ -166,7 +167,7 @@ class OperatingSystemConfigReconciler:
             announced = desired_module.checksum(secret)
             if await self._is_applied(announced.value, node) and not await self._needs_repair(secret, node):
                 await self._release(secret)
-                await self._let_go_of_the_start()
+                self._let_go_of_the_start()
                 return await self._rest(announced.value)
             if not announced.matches:
                 log.error("Checksum annotation differs from the data, reporting the annotation")
@@ -237,7 +238,7 @@ class OperatingSystemConfigReconciler:
             return again
         applied = self._applied(last.decoded)
         self._with.watch(applied.written_paths())
-        self._preparation.dirty |= await self._with.drift.look(applied)
+        await self._look(applied)
         if not self._preparation.dirty:
             return again
         if (wait := await self._wait_for_turn(secret, node)) is not None:
@@ -249,15 +250,20 @@ class OperatingSystemConfigReconciler:
         return again
 
     async def _look_beside(self, desired: Desired) -> None:
-        """While something of this OSC fails: see what drifted of the rest, as often as of one that is applied."""
+        """While this OSC does not count as applied: see what drifted of what it has brought, as often as of one that does."""
         pending = (await asyncio.to_thread(self._with.journal.load)).pending
-        if pending is None or pending.checksum != desired.checksum or not pending.unfinished:
+        if pending is None or pending.checksum != desired.checksum:
             return
-        now = self._with.clock.monotonic()
-        if not self._with.drift.suspecting and now - self._looked_at < self._with.sync_period.total_seconds():
-            return
-        self._looked_at = now
-        self._preparation.dirty |= await self._with.drift.look(finished(desired.effective, pending.changes))
+        waited = self._with.clock.monotonic() - self._looked_at
+        if self._with.drift.suspecting or waited >= self._with.sync_period.total_seconds():
+            coming = {file.path for file in pending.changes.files_changed}
+            await self._look(finished(desired.effective, pending.changes), coming=coming)
+
+    async def _look(self, wanted: Effective, *, coming: Collection[str] = ()) -> None:
+        """Have put right what drifted of these."""
+        if not self._with.drift.suspecting:
+            self._looked_at = self._with.clock.monotonic()
+        self._preparation.dirty |= await self._with.drift.look(wanted, coming=coming)
 
     async def _watch_the_rest(self, desired: Desired) -> None:
         pending = (await asyncio.to_thread(self._with.journal.load)).pending
@@ -303,6 +309,7 @@ class OperatingSystemConfigReconciler:
             self._event(node, "Warning", "StateDamaged", "Reconcile", note)
         if prepared is None:
             self._with.in_place.rest()
+            self._with.watch(desired.effective.written_paths())
             return await self._report(secret, desired, node)
         config, in_place = desired.decoded.config, prepared.changes.in_place
         if in_place:
@@ -310,14 +317,15 @@ class OperatingSystemConfigReconciler:
                 return Result(requeue_after=WAIT_FOR_NODE)
             in_place = await self._with.in_place.settle(config, in_place)
             if in_place and not may_begin(node):
-                return await self._wait_for_drain(in_place)
+                return await self._wait_for_drain(secret, in_place)
         self._with.status.note_phase("applying", checksum=desired.checksum)
         outcome = await self._carry_out(desired, prepared)
         if outcome.restart:
             await self._restart("own unit or one of its files changed")
             return Result()
-        if outcome.failed:
+        if outcome.failed or outcome.waiting:
             await self._watch_the_rest(desired)
+        if outcome.failed:
             raise await self._failed(outcome, node) from next(iter(outcome.failed.values()))
         self._failures = 0
         if outcome.waiting:
@@ -357,9 +365,13 @@ class OperatingSystemConfigReconciler:
             raise
         return progress
 
-    async def _wait_for_drain(self, in_place: InPlaceChanges) -> Result:
-        """Change nothing until the Node is said to be drained; its event brings us back."""
+    async def _wait_for_drain(self, secret: Secret, in_place: InPlaceChanges) -> Result:
+        """Change nothing until the Node is said to be drained; its event brings us back.
+
+        Without the lock of a serial pool: the node that is drained first may be another one.
+        """
         self._with.in_place.rest()
+        await self._release(secret)
         log.info("Update in place is due, waiting until the node is drained", parts=list(in_place.names))
         await self._with.status.failing({}, next_try=None)
         await self._with.status.phase("waitingForDrain")
@@ -407,7 +419,7 @@ class OperatingSystemConfigReconciler:
         )
         log.info("Operating system config applied", checksum=desired.checksum[:12], node=node.metadata.name)
         await self._release(secret)
-        await asyncio.to_thread(release_memory)
+        self._with.release_memory()
         return await self._rest(desired.checksum)
 
     def _next_look(self) -> timedelta:
@@ -416,25 +428,24 @@ class OperatingSystemConfigReconciler:
     async def _needs_repair(self, secret: Secret, node: Node | None) -> bool:
         """Look after what may have changed behind our back since the OSC was applied."""
         await self._with.jobs.look_at_watched()
+        await self._with.applier.tidy()
         await asyncio.to_thread(self._upkeep.remove_bootstrap_credentials)
         last = (await asyncio.to_thread(self._with.journal.load_last_applied)).decoded
         config = last.config if last is not None else (await self._read(secret)).decoded.config
         await self._label(node, config)
-        dirty = Dirty()
-        if last is not None and not self._with.drift.suspecting and secret_files(self._applied(last)):
-            dirty |= await self._upkeep.changed_secrets(await self._read(secret))
+        if last is not None and not self._with.drift.suspecting and self._applied(last).secret_files():
+            self._preparation.dirty |= await self._upkeep.changed_secrets(await self._read(secret))
         if last is not None:
-            dirty |= await self._with.drift.look(self._applied(last))
-        self._preparation.dirty |= dirty
-        return bool(dirty)
+            await self._look(self._applied(last))
+        return bool(self._preparation.dirty)
 
     def _applied(self, last: Decoded) -> Effective:
         return effective(last.config, hostname=self._with.identity.hostname)
 
-    async def _let_go_of_the_start(self) -> None:
+    def _let_go_of_the_start(self) -> None:
         if not self._settled:
             self._settled = True
-            await asyncio.to_thread(release_memory)
+            self._with.release_memory()
 
     async def _rest(self, checksum: str) -> Result:
         """Nothing is to be done until the sync period has gone by, or somebody touches what is ours."""

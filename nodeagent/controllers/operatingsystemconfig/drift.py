@@ -10,7 +10,7 @@ Source: contract 9 W14; the rest is ours.
 
 import asyncio
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -115,8 +115,13 @@ class Drift:
         """Whether the next look is about suspects alone."""
         return bool(self._suspects)
 
-    async def look(self, applied: Effective) -> Dirty:
-        """Return what has to be put right: of the suspects if there are any, else of everything."""
+    async def look(self, applied: Effective, *, coming: Collection[str] = ()) -> Dirty:
+        """Return what has to be put right: of the suspects if there are any, else of everything.
+
+        Args:
+            applied: what is looked at.
+            coming: paths of files that are still to be brought: not looked at, and what is known of them is kept.
+        """
         self._offsets.note()
         began = self._clock.monotonic()
         suspects, self._suspects = self._suspects, set()
@@ -134,7 +139,7 @@ class Drift:
         )
         findings += await asyncio.to_thread(lambda: list(self._extracted.changed(wanted.files)))
         if not suspects:
-            await asyncio.to_thread(self._extracted.keep_only, wanted.files_by_path().keys())
+            await asyncio.to_thread(self._extracted.keep_only, {*wanted.files_by_path(), *coming})
             findings += await self._enablement(wanted.units)
             findings += await asyncio.to_thread(lambda: list(self._registries(wanted)))
             findings += await self._containerd_config(wanted)
@@ -191,8 +196,6 @@ class Drift:
         repaired: list[Finding] = []
         for group in _by_target(findings):
             done = self._take(group, applied)
-            if done == "left" and repaired and group[0].path == CONFIG_FILE:
-                done = "repaired"  # the pass that puts the others right writes it anyway
             for finding in group:
                 self._tell(finding, done)
             if done == "repaired":

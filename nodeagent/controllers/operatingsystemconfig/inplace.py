@@ -333,6 +333,7 @@ class InPlaceUpdate:
 
     async def _conclude(self, node: Node) -> None:
         """Delete the node's pods, so that all of them start anew, and say that the update succeeded."""
+        await run_to_end(self._host.kubelet_credentials.tidy)
         await self._delete_pods(node)
         gone: Mapping[str, str | None] = {REASON_ANNOTATION: None, UPDATING_ANNOTATION: None}
         await self._patch(node, annotations=gone, labels={RESULT_LABEL: SUCCESSFUL})

@@ -104,6 +104,15 @@ class KubeletCredentials:
         files.remove(self._complete)  # first: it says that the rest is whole
         trees.remove(self._aside)
 
+    def tidy(self) -> None:
+        """Remove what a kill left of a rotation that has ended: keys that nobody needs any more.
+
+        Raises:
+            FileError: some of it is left.
+        """
+        if self._kubelet_has_any():
+            self.discard()
+
     def restore(self) -> bool:
         """Bring back what was set aside; returns whether there was anything."""
         if not self._aside.is_dir():

@@ -6,6 +6,7 @@ Source: contract 6.3, 6.4; gardener pkg/nodeagent/controller/operatingsystemconf
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from agents.core import files as core_files
@@ -36,6 +37,7 @@ from osc.diff import (
 from osc.inplace import KUBELET_CONFIG, InPlaceChanges, in_place_changes, with_kubelet_config
 from osc.journal import Journal
 from osc.merge import Effective, effective
+from osc.pending import Pending
 from osc.types import OWN_UNIT, File, OperatingSystemConfig, Unit
 
 log = get_logger(__name__)
@@ -109,7 +111,7 @@ class Preparation:
         other_config = await self._containerd_differs(desired.effective)
         resumed = loaded.pending is not None and loaded.pending.checksum == desired.checksum
         if resumed and loaded.pending is not None and (loaded.pending.unfinished or last.decoded is not None):
-            changes = resumed_changes(loaded.pending.changes, desired.effective, dirty, other_config=other_config)
+            changes = resumed_changes(loaded.pending, desired.effective, dirty, other_config=other_config)
             if (
                 not changes
                 and not loaded.pending.touched  # a kill between the two writes of a commit: it is made again
@@ -141,9 +143,9 @@ class Preparation:
             old = effective(last.decoded.config, hostname=self._hostname()) if last.decoded else Effective()
             hosts = _foreign_registries(desired.effective, old, loaded.touched)
             await run_to_end(self._originals.keep, _foreign(changes, desired.effective, old) - ours, in_folders=hosts)
-        changes = await run_to_end(
-            self._journal.begin, desired.checksum, changes, touched=touched, secret_digests={**before, **now}
-        )
+        known = _of_secrets(desired.effective, {**before, **now})
+        begin = partial(self._journal.begin, touched=touched, secret_digests=known)
+        changes = await run_to_end(begin, desired.checksum, changes)
         document = await asyncio.to_thread(dump_state, desired.decoded.document)
         # For operators' commands and for a journal that is lost: atomic, but not worth two fsyncs.
         await run_to_end(core_files.write_atomic, self._paths.desired, document, mode=_STATE_MODE, sync=False)
@@ -202,20 +204,23 @@ class Preparation:
         )
 
 
-def resumed_changes(changes: Changes, wanted: Effective, dirty: Dirty, *, other_config: bool) -> Changes:
+def resumed_changes(pending: Pending, wanted: Effective, dirty: Dirty, *, other_config: bool) -> Changes:
     """Return what is left of an apply that is gone on with.
 
     Args:
-        changes: of the journal.
+        pending: the journal.
         wanted: what is desired.
         dirty: what was seen to differ meanwhile.
-        other_config: whether containerd's configuration is not as it should be.
+        other_config: whether containerd's configuration is not as it should be. Where this apply has written it already, that is drift:
+            the look for drift decides about it, within its limits.
     """
+    changes = pending.changes
+    due = changes.containerd_config or pending.foreign or CONFIG_FILE in dirty.paths
     if wanted.runtime is None:
         # The Go agent asks for this on every first run; without settings there is nothing to write.
         changes = changes.without((Entry(EntryKind.CONTAINERD_CONFIG),))
     restart = (CONTAINERD_UNIT, CONFIG_FILE) not in dirty.still
-    return with_containerd_config(add_dirty(changes, wanted, dirty), changed=other_config, restart=restart)
+    return with_containerd_config(add_dirty(changes, wanted, dirty), changed=other_config and due, restart=restart)
 
 
 def with_real_kubelet_config(config: OperatingSystemConfig, touched: Touched, *, root: Path) -> OperatingSystemConfig:
@@ -258,6 +263,12 @@ def secret_digests(files: Iterable[File], contents: Mapping[str, bytes | AgentEr
         for file in files
         if file.content.secret_ref is not None and isinstance(content := contents.get(file.path), bytes)
     }
+
+
+def _of_secrets(wanted: Effective, digests: Mapping[str, str]) -> dict[str, str]:
+    """Return those of files that are wanted out of Secrets; a path that left would be remembered for ever."""
+    paths = {file.path for file in wanted.secret_files()}
+    return {path: known for path, known in digests.items() if path in paths}
 
 
 def unknown_secrets(before: Mapping[str, str], now: Mapping[str, str], *, root: Path) -> frozenset[str]:

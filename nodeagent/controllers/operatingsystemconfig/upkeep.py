@@ -13,8 +13,6 @@ from nodeagent.controllers.operatingsystemconfig.preparation import secret_diges
 from nodeagent.paths import Paths
 from osc.diff import Dirty, changed_secrets
 from osc.journal import Journal
-from osc.merge import Effective
-from osc.types import File
 
 log = get_logger(__name__)
 
@@ -35,7 +33,7 @@ class Upkeep:
 
     async def changed_secrets(self, desired: Desired) -> Dirty:
         """Find files whose Secret holds something else than when they were written (W44), or than they do where that is not known."""
-        referenced = secret_files(desired.effective)
+        referenced = desired.effective.secret_files()
         loaded = await asyncio.to_thread(self._journal.load)
         before = loaded.secret_digests
         now = secret_digests(referenced, await self._contents.resolve(referenced))
@@ -52,8 +50,3 @@ class Upkeep:
             for path in (paths.kubelet_bootstrap_kubeconfig, paths.bootstrap_token):
                 if core_files.remove(path):
                     log.info("Bootstrap credentials removed", path=str(path))
-
-
-def secret_files(wanted: Effective) -> tuple[File, ...]:
-    """Return the files whose content is in Secrets."""
-    return tuple(file for file in wanted.files if file.content.secret_ref is not None)

@@ -9,8 +9,8 @@ from nodeagent.controllers.operatingsystemconfig import inplace
 from nodeagent.controllers.operatingsystemconfig.inplace import UpdateGivenUp
 from tests.lab.api import wait_for
 from tests.support.fake_systemd import FakeSystemd
+from tests.support.in_place import drain, metadata, publish, run_os
 from tests.support.osc_agent import OscAgent
-from tests.unit.nodeagent.controllers.operatingsystemconfig.test_inplace import drain, metadata, publish, run_os
 
 
 async def test_w36_an_update_that_hangs_is_ended_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

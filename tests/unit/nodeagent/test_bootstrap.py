@@ -11,7 +11,7 @@ from nodeagent.bootstrap import BootstrapFailed, DataVolume, bootstrap
 from nodeagent.host.block_devices import Signatures
 from nodeagent.kubelet_volume import KubeletVolume, VolumeError
 from nodeagent.paths import Paths
-from systemd.errors import SystemdError
+from systemd.errors import BusUnavailable, SystemdError
 from systemd.manager import SystemdUnitManager
 from tests.support.fake_disks import GIB, FakeDisk, FakeDisks, disk
 from tests.support.fake_systemd import FakeSystemd
@@ -187,3 +187,15 @@ async def test_without_an_init_unit_bootstrap_succeeds(machine: Machine) -> None
     (machine.paths.systemd / "gardener-node-init.service").unlink()
     await machine.bootstrap()
     assert machine.host.units[OWN].active_state == "active"
+
+
+async def test_an_init_unit_that_stays_enabled_because_systemd_did_not_answer_is_disabled_by_the_next_run(
+    machine: Machine,
+) -> None:
+    """Contract 8.2: else user data would run again at each boot; the command fails, and systemd repeats it."""
+    machine.host.silent.add("DisableUnitFiles")
+    with pytest.raises(BusUnavailable):
+        await machine.bootstrap()
+    machine.host.silent.clear()
+    await machine.bootstrap()
+    assert not machine.host.is_enabled("gardener-node-init.service")

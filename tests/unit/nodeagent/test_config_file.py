@@ -58,7 +58,7 @@ def test_the_defaulted_configuration_is_written_0600(tmp_path: Path) -> None:
         },
     }
     after = config.load(path)
-    assert config_file.secret_name(path) == "new"
+    assert config_file.secret_name(path, Generations(tmp_path / "generations")) == "new"
     same = after.controllers.operating_system_config.model_copy(update={"secret_name": "old"})
     assert after.controllers.model_copy(update={"operating_system_config": same}) == before.controllers
     assert after.server.health_address == before.server.health_address

@@ -9,6 +9,7 @@ import pytest
 
 from agents.core.errors import AgentError, RetriableError
 from agents.core.files import write_atomic
+from agents.core.generations import Generations
 from nodeagent.commands import already_reset, nothing_to_reset
 from nodeagent.host.block_devices import Signatures
 from nodeagent.host.cri import CriPodSandboxes
@@ -208,11 +209,12 @@ async def test_originals_that_were_put_back_survive_a_reset_that_is_repeated(nod
     """Contract 8.4: what says that a path is ours goes before what says how it was, so that no kill in between loses it."""
     for state in (node.paths.last_applied, node.paths.pending_changes, node.paths.desired):
         node.write(str(state.relative_to(node.root)), "{}")
+    Generations(node.paths.generations).write(node.paths.last_applied, b"{}", mode=0o600)
     seen: list[bool] = []
 
     class Looking(NodeFolders):
         async def empty_own(self, *, keep: Collection[Path]) -> None:
-            states = (node.paths.last_applied, node.paths.pending_changes, node.paths.desired)
+            states = (node.paths.last_applied, node.paths.pending_changes, node.paths.desired, node.paths.generations)
             seen.append(any(state.exists() for state in states))
             await super().empty_own(keep=keep)
 
@@ -242,6 +244,26 @@ async def test_a_unit_of_the_operating_system_that_does_not_run_is_not_started(n
     node.remains = Remains(units=(UnitRemains("os.service", False, ("a.conf",)), OWN_REMAINS))
     await node.reset()
     assert "RestartUnit" not in node.host.received
+
+
+async def test_a_repeated_reset_still_restarts_a_unit_that_lost_its_drop_ins(node: Node) -> None:
+    """Contract 8.4: ended between the removal of drop-ins and the restart, the next reset has the unit run without our settings."""
+    node.host.write_unit("os.service", SLEEP)
+    node.write("etc/systemd/system/os.service.d/a.conf", "[Service]\n")
+    node.remains = Remains(units=(UnitRemains("os.service", False, ("a.conf",)), OWN_REMAINS))
+    await node.start("os.service")
+    reload = node.units.reload
+
+    async def refuse() -> None:
+        raise RetriableError("systemd does not answer")
+
+    node.units.reload = refuse  # type: ignore[method-assign]
+    with suppress(AgentError):
+        await node.reset()
+    assert "RestartUnit" not in node.host.received
+    node.units.reload = reload  # type: ignore[method-assign]
+    await node.reset()
+    assert node.host.received.count("RestartUnit") == 1
 
 
 async def test_a_masked_or_replaced_unit_is_left_as_the_administrator_made_it(node: Node) -> None:

@@ -53,6 +53,16 @@ async def test_kubelet_gets_a_bootstrap_kubeconfig(paths: Paths) -> None:
     }
 
 
+@pytest.mark.parametrize("content", [b"", b" \n"])
+async def test_w30_a_token_file_that_says_nothing_gives_the_kubelet_nothing(paths: Paths, content: bytes) -> None:
+    """Contract 7.10, 9 W30: a power cut may empty the token's file; what the kubelet has to bootstrap itself with is not replaced then."""
+    paths.bootstrap_token.write_bytes(content)
+    paths.kubelet.mkdir(parents=True)
+    paths.kubelet_bootstrap_kubeconfig.write_text("with a token")
+    await KubeletBootstrapKubeconfig(paths=paths, api_server=API_SERVER).run()
+    assert paths.kubelet_bootstrap_kubeconfig.read_text() == "with a token"
+
+
 @pytest.mark.parametrize("present", ["nothing", "kubeconfig", "certificate"])
 async def test_kubelet_that_has_joined_gets_none(paths: Paths, present: str) -> None:
     """Contract 7.10: without a token, or with kubelet credentials, nothing is written."""
@@ -112,6 +122,8 @@ async def test_stale_files_of_ours_go_and_others_stay(paths: Paths, clock: FakeC
     ours = [
         paths.base / ".last-applied-osc.yaml.tmp",
         paths.credentials / ".kubeconfig.tmp",
+        paths.credentials / ".pending-request.json.tmp",
+        paths.credentials / ".ca-bundle.crt.tmp",
         paths.root / "etc/a/.f.tmp",
         paths.root / "etc/.last.tmp",
         paths.systemd / ".u.service.tmp",

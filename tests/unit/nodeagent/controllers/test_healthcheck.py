@@ -1,6 +1,8 @@
 """Health checks: what fails is restarted after a minute, where that can help."""
 
 import asyncio
+import os
+import resource
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -18,7 +20,7 @@ from agents.runtime.controller import Controller
 from nodeagent.controllers.healthcheck import controller
 from nodeagent.controllers.healthcheck.node_status import Readiness
 from nodeagent.host.containerd import ContainerdNotAsked, ContainerdUnavailable
-from nodeagent.host.kubelet import KubeletUnhealthy
+from nodeagent.host.kubelet import Kubelet, KubeletUnhealthy
 from nodeagent.host.restart_budget import RestartBudget
 from tests.support.clock import FakeClock
 from tests.support.own_node import NAME, OwnNode
@@ -305,6 +307,25 @@ async def test_what_keeps_us_from_asking_is_no_failure_of_containerd(runtime: Ru
         assert machine.restarts() == 0
         (note,) = machine.notes("containerd")
         assert note.startswith("Warning: containerd cannot be checked: containerd cannot be asked")
+
+
+async def test_what_keeps_us_from_asking_is_no_failure_of_the_kubelet(runtime: Runtime) -> None:
+    """Contract 7.5, 7.9: a process of ours that may open no more files says nothing about the kubelet, which is not restarted."""
+    machine = runtime.machine
+    limits, lowest_free = resource.getrlimit(resource.RLIMIT_NOFILE), os.dup(0)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, limits[1]))
+    try:
+        with pytest.raises(RetriableError, match="Too many open files") as caught:
+            await Kubelet().healthy()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    runtime.kubelet = caught.value
+    async with machine.running(runtime.new()):
+        await asyncio.sleep(3600)
+        assert machine.restarts() == 0
+        (note,) = machine.notes("kubelet")
+        assert note.startswith("Warning: kubelet cannot be checked: kubelet cannot be asked")
 
 
 async def test_what_nobody_saw_does_not_count(runtime: Runtime) -> None:

@@ -5,8 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from agents.kube.errors import Forbidden, ServerError
+from agents.kube.errors import ApiError, DeadlineExceeded, Forbidden, ServerError
 from agents.kube.models import NODES
+from agents.kube.transport import Call
 from agents.runtime.controller import Controller
 from nodeagent.controllers import node
 from nodeagent.controllers.node import units_of
@@ -252,3 +253,58 @@ async def test_a_node_that_goes_away_is_no_failure(machine: OwnNode) -> None:
         machine.register(annotations={KEY: "slow"})
         await asyncio.sleep(1)
         assert machine.restarts() == 2
+
+
+async def test_a_request_that_comes_during_another_is_served_too(machine: OwnNode) -> None:
+    """Contract 7.2: what a user asks for while units of an earlier request are restarted is not removed unserved."""
+    machine.host.write_unit("slow.service", gate("slow"))
+    machine.host.write_unit("b.service", SIMPLE)
+    machine.register(annotations={KEY: "slow"})
+    async with machine.running(new(machine)):
+        machine.register(annotations={KEY: "b"})
+        await asyncio.sleep(1)
+        await machine.host.open_gate("slow")
+        await asyncio.sleep(10)
+        assert started(machine, "b.service")
+        assert (machine.restarts(), annotation(machine)) == (2, None)
+
+
+async def test_a_request_that_comes_with_the_removal_of_another_is_served_too(machine: OwnNode) -> None:
+    """Contract 7.2: only the value that was served is removed, also where another one arrives a moment before that."""
+    machine.host.write_unit("a.service", SIMPLE)
+    machine.host.write_unit("b.service", SIMPLE)
+    machine.register(annotations={KEY: "a"})
+    asked: list[str] = []
+
+    def ask(call: Call) -> None:
+        if call.method == "PATCH" and call.path.startswith("/api/v1/nodes") and not asked:
+            asked.append("b")
+            machine.register(annotations={KEY: "b"})
+
+    machine.api._faults.append(ask)
+    async with machine.running(new(machine)):
+        await asyncio.sleep(10)
+        assert started(machine, "b.service")
+        assert (machine.restarts(), annotation(machine)) == (2, None)
+
+
+async def test_our_own_restart_is_not_lost_with_the_answer_to_the_patch(machine: OwnNode) -> None:
+    """Contract 1.8, 7.2: the annotation was removed and nobody told us so: what it asked of ourselves is done, once."""
+    machine.host.write_unit(OWN, SIMPLE)
+    machine.register(annotations={KEY: "gardener-node-agent"})
+    lost: list[Call] = []
+
+    def lose(call: Call) -> ApiError | None:
+        if call.method != "PATCH" or not call.path.startswith("/api/v1/nodes") or lost:
+            return None
+        lost.append(call)
+        machine.register()
+        return DeadlineExceeded("no answer in time")
+
+    machine.api._faults.append(lose)
+    async with machine.running(new(machine)):
+        await asyncio.sleep(60)
+        assert machine.restarts() == 1
+        machine.register(annotations={"other": "x"})
+        await asyncio.sleep(60)
+        assert machine.restarts() == 1

@@ -164,3 +164,34 @@ async def test_an_unusable_file_ends_nothing(machine: OwnNode, path: Path, conte
         path.write_text(yaml.safe_dump(CONFIG))
         await asyncio.sleep(120)
         assert outcome(machine, path) == ("name of the OSC secret changed", "new")
+
+
+async def test_a_file_that_user_data_wrote_back_is_not_what_the_process_runs_with(machine: OwnNode, path: Path) -> None:
+    """Contract 7.7, issue 4: while the newest known configuration is in use, an older one with another name is no new name."""
+    generations, first = Generations(path.parent / "generations"), path.read_bytes()
+    generations.adopt(path, first)
+    generations.write(path, first.replace(b"secretName: old", b"secretName: new"), mode=0o600)
+    path.write_bytes(first)
+    publish(machine, "new")
+    machine.register(labels={LABEL: "new"})
+    async with machine.running(new(machine, path, "new")):
+        await asyncio.sleep(60)
+        assert machine.shutdown.requested is None
+        assert path.read_bytes() == first
+
+
+@pytest.mark.parametrize("content", ["{", "", None])
+async def test_a_new_name_is_followed_although_the_file_is_damaged(
+    machine: OwnNode, path: Path, content: str | None
+) -> None:
+    """Contract 7.7, issue 4: the OSC that would mend the file cannot be read under the old name; so the newest known one gets the new name."""
+    generations = Generations(path.parent / "generations")
+    generations.adopt(path, path.read_bytes())
+    path.unlink() if content is None else path.write_text(content)
+    publish(machine, "new")
+    machine.register(labels={LABEL: "new"})
+    async with machine.running(new(machine, path)):
+        await asyncio.sleep(1)
+        assert outcome(machine, path) == ("name of the OSC secret changed", "new")
+    aside = path.with_name(f"{path.name}.damaged")
+    assert (aside.read_text() if aside.exists() else None) == content

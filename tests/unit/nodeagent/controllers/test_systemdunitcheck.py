@@ -1,13 +1,16 @@
 """The condition about the units of the OSC."""
 
 import asyncio
+import errno
 import json
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agents.core import files
 from agents.kube.models import NODES
 from agents.runtime.controller import Controller
 from nodeagent.config import SystemdUnitCheck
@@ -323,3 +326,19 @@ async def test_an_unchanged_last_applied_is_not_decoded_again(machine: OwnNode) 
     assert last.units() == (ManagedUnit("b.service", enabled=True),)
     machine.paths.last_applied.unlink()
     assert last.units() is None
+
+
+def test_a_last_applied_that_could_not_be_read_once_is_read_again(
+    machine: OwnNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Contract 7.8: a disk that fails for a moment does not end the report until the next OSC."""
+    applied(machine, {"name": "a.service", "enable": False})
+    last = systemdunitcheck.LastApplied(machine.paths.last_applied)
+
+    def fail(path: Path) -> bytes:
+        raise files.FileError("file not read", path, OSError(errno.EIO, "Input/output error"))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(files, "read_optional", fail)
+        assert last.units() is None
+    assert last.units() == (ManagedUnit("a.service", enabled=False),)

@@ -40,6 +40,45 @@ def test_a_damaged_ledger_is_none(tmp_path: Path) -> None:
     assert not (tmp_path / "a").exists()
 
 
+def test_a_ledger_that_could_not_be_read_once_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Crash safety: a disk that fails for a moment is an error, and no reason to begin a ledger that knows of nothing before."""
+    path, folder = tmp_path / "a", tmp_path / "kept"
+    path.write_text("original")
+    Originals(folder=folder, root=tmp_path).keep(["/a"])
+    files.write_atomic(path, b"ours", mode=0o600)
+    (tmp_path / "b").write_text("another")
+    originals = Originals(folder=folder, root=tmp_path)
+
+    def fail(path: Path) -> bytes:
+        raise files.FileError("file not read", path, OSError(errno.EIO, "Input/output error"))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(files, "read_optional", fail)
+        with pytest.raises(files.FileError):
+            originals.keep(["/b"])
+    originals.keep(["/b"])
+    assert Originals(folder=folder, root=tmp_path).take_back(path)
+    assert path.read_text() == "original"
+
+
+def test_what_is_kept_is_put_back_although_the_ledger_is_damaged(tmp_path: Path) -> None:
+    """State that heals: the original itself is there, whatever became of the ledger, and also after that has been begun anew."""
+    path, folder = tmp_path / "a", tmp_path / "kept"
+    path.write_text("original")
+    path.chmod(0o640)
+    Originals(folder=folder, root=tmp_path).keep(["/a"])
+    files.write_atomic(path, b"ours", mode=0o600)
+    (folder / "ledger.json").write_text("{")
+    assert Originals(folder=folder, root=tmp_path).has("/a")
+    (tmp_path / "b").write_text("another")
+    Originals(folder=folder, root=tmp_path).keep(["/b"])
+    assert (folder / "ledger.json.damaged").read_text() == "{"
+    originals = Originals(folder=folder, root=tmp_path)
+    assert (originals.has("/a"), originals.has("/b"), originals.has("/c")) == (True, True, False)
+    assert originals.take_back(path)
+    assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == ("original", 0o640)
+
+
 def test_links_are_kept_as_links_and_other_things_not_at_all(tmp_path: Path) -> None:
     """A symbolic link is an original like a file; a directory is none."""
     (tmp_path / "link").symlink_to("somewhere")

@@ -40,6 +40,21 @@ async def test_an_osc_is_applied_and_reported(node: OscAgent) -> None:
         assert [event["type"] for event in node.events("OSCApplied")] == ["Normal"]
 
 
+async def test_memory_is_asked_back_once_for_the_start_and_once_for_each_apply(node: OscAgent) -> None:
+    """What an OSC took while it was applied, and what the start took, is given back; passes with nothing to do ask for nothing."""
+    node.publish(files=[inline("/etc/a", "one")])
+    async with node.connected():
+        await node.reconcile()
+        assert node.memory_releases == 1
+        for _ in range(3):
+            await node.reconcile()
+        assert node.memory_releases == 2
+        node.publish(files=[inline("/etc/a", "two")])
+        await node.reconcile()
+        await node.reconcile()
+        assert node.memory_releases == 3
+
+
 async def test_a_secret_that_is_gone_is_no_work(node: OscAgent) -> None:
     """Contract 6.2: without the Secret the pass is done and nothing is touched."""
     async with node.connected():
@@ -455,6 +470,20 @@ async def test_w44_a_changed_secret_behind_a_reference_is_noticed(node: OscAgent
     journal = node.paths.pending_changes.read_text()
     assert "two" not in journal
     assert "dHdv" not in journal
+
+
+async def test_w44_a_reference_that_left_the_osc_is_forgotten(node: OscAgent) -> None:
+    """Contract 6.4, 9 W44: the journal does not grow with each name that a Secret's file ever had."""
+    async with node.connected():
+        for number in range(3):
+            node.put_secret(f"s{number}", "key", "x")
+            node.publish(files=[from_secret(f"/etc/s{number}", f"s{number}"), inline("/etc/a", str(number))])
+            await node.reconcile()
+        assert set(node.journal.load().secret_digests) == {"/etc/s2"}
+        node.publish(files=[from_secret("/etc/s0", "s0"), inline("/etc/s2", "plain")])
+        await node.reconcile()
+        assert (node.read("/etc/s0"), node.read("/etc/s2")) == ("x", "plain")
+        assert set(node.journal.load().secret_digests) == {"/etc/s0"}
 
 
 async def test_w44_the_content_of_a_secret_is_in_no_state_file(node: OscAgent) -> None:

@@ -96,3 +96,32 @@ async def test_w10_what_a_superseded_osc_brought_goes_although_its_journal_is_to
     assert node.applied() == checksum
     assert node.read("/etc/more") is None
     assert node.read("/etc/systemd/system/more.service") is None
+
+
+@pytest.mark.parametrize("how", ["gone", "set aside and killed"])
+async def test_a_last_applied_that_is_lost_is_rebuilt_and_what_it_named_can_leave(applied: OscAgent, how: str) -> None:
+    """Contract 6.4, OURS: it was there once, so this is no first run: said once, written again, and a file that leaves is removed."""
+    if how == "gone":
+        applied.paths.last_applied.unlink()
+    else:
+        applied.paths.last_applied.write_bytes(b"{")
+        applied.start_process()
+        assert applied.journal.load_last_applied().torn
+    applied.start_process()
+    async with applied.controlling():
+        await asyncio.sleep(60)
+        assert applied.paths.last_applied.exists()
+        assert len(applied.events("StateDamaged")) == 1
+        checksum = applied.publish(files=[from_secret("/etc/s", "credentials")])
+        await asyncio.sleep(60)
+        assert (applied.applied(), applied.read("/etc/a")) == (checksum, None)
+
+
+async def test_what_a_lost_last_applied_named_leaves_with_the_next_osc(applied: OscAgent) -> None:
+    """Contract 6.4, OURS: lost while the agent was away, and by then there is another OSC."""
+    applied.paths.last_applied.unlink()
+    applied.start_process()
+    checksum = applied.publish(files=[inline("/etc/b", "1")])
+    async with applied.controlling():
+        await asyncio.sleep(60)
+        assert (applied.applied(), applied.read("/etc/a"), applied.read("/etc/s")) == (checksum, None, None)

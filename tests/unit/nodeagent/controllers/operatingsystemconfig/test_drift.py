@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from nodeagent.controllers.operatingsystemconfig.controller import ApplyFailed
 from nodeagent.host.extracted_files import ExtractedFiles
 from osc.types import File
 from tests.support.drifting import DROP_IN, UNIT, UNIT_FILE, restarted_since, touch
@@ -480,6 +481,21 @@ async def test_a_repair_from_a_tag_that_moved_is_said(tagged: OscAgent) -> None:
         assert (tagged.read(TOOL), tagged.drifted) == ("newer", [("FileMismatch", "put right")])
     (note,) = tagged.moved_tags
     assert all(word in note for word in (TOOL, TAGGED, digest(b"program"), digest(b"newer")))
+
+
+async def test_a_tag_that_moved_is_said_although_its_registry_was_away(tagged: OscAgent) -> None:
+    """Contract 6.16, OURS: the looks beside a repair that fails do not forget what the file was."""
+    async with tagged.connected():
+        await tagged.reconcile()
+        touch(tagged, TOOL, "damaged")
+        del tagged.images.images[TAGGED]
+        for _ in range(3):
+            with pytest.raises(ApplyFailed):
+                await tagged.reconcile()
+            tagged.clock.advance(700)
+        tagged.images.images[TAGGED] = {"/tool": b"newer"}
+        await tagged.reconcile()
+    assert (tagged.read(TOOL), len(tagged.moved_tags)) == ("newer", 1)
 
 
 @pytest.mark.parametrize("image", [TAGGED, "registry.example/tool:v2"])

@@ -1,6 +1,8 @@
-"""Drift is seen and put right although something else of the OSC fails, or the OSC is refused."""
+"""Drift is seen and put right although the OSC does not count as applied: something of it fails or is waited for, or it is refused."""
 
 import asyncio
+import json
+from collections.abc import Callable
 
 import pytest
 
@@ -63,3 +65,54 @@ async def test_drift_beside_an_osc_that_is_refused(
         last = node.publish(files=[inline("/etc/a", "new", 0o644)])
         await asyncio.sleep(60)
         assert (node.applied(), node.read("/etc/a"), node.read("/etc/b")) == (last, "new", None)
+
+
+MANIFEST = "/etc/kubernetes/manifests/etcd.yaml"
+POD = json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "etcd"}})
+DEAD = {"upstream": "dead", "hosts": [{"url": "http://127.0.0.1:1"}], "readinessProbe": True}
+
+
+def wait_for_a_pod(agent: OscAgent) -> None:
+    """Let a static pod not be there."""
+    agent.register_node()
+    agent.publish(files=[inline(MANIFEST, POD)])
+
+
+def wait_for_a_node(agent: OscAgent) -> None:
+    """Let the kubelet not have registered the Node."""
+    agent.publish(files=[inline(MANIFEST, POD)])
+
+
+def wait_for_a_mirror(agent: OscAgent) -> None:
+    """Let a registry not answer."""
+    agent.register_node()
+    agent.run_pod("etcd")
+    agent.host.write_unit("containerd.service", SLEEP)
+    agent.publish(files=[inline(MANIFEST, POD)], criConfig=containerd(registries=[DEAD]))
+
+
+@pytest.mark.parametrize("blind", [False, True], ids=["inotify", "sync period"])
+@pytest.mark.parametrize("started_anew", [False, True])
+@pytest.mark.parametrize("wait", [wait_for_a_pod, wait_for_a_node, wait_for_a_mirror])
+async def test_drift_while_something_is_waited_for(
+    agent: OscAgent,
+    *,
+    wait: Callable[[OscAgent], None],
+    started_anew: bool,
+    blind: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Contract 9 W14, ours: what is waited for may never come without what is gone, as a static pod without its manifest."""
+    wait(agent)
+    async with agent.connected():
+        await agent.reconcile()
+    if started_anew:
+        agent.start_process()
+    if blind:
+        monkeypatch.setattr(agent.drift, "suspect", lambda _path: None)
+    async with agent.controlling():
+        await asyncio.sleep(20)
+        (agent.root / MANIFEST.lstrip("/")).unlink()
+        await asyncio.sleep(700 if blind else 2)
+        assert agent.read(MANIFEST) == POD
+        assert agent.drifted == [("FileMissing", "put right")]

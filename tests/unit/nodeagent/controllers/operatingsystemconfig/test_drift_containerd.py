@@ -66,8 +66,34 @@ async def test_restarts_and_repairs_are_limited(runtime: OscAgent) -> None:
     (runtime.root / "etc/a").write_text("other")
     await runtime.reconcile()
     assert runtime.read("/etc/a") == "one"
-    assert runtime.drifted[-1] == ("ContainerdConfigMismatch", "put right")
+    assert (runtime.drifted[-1], runtime.read(CONFIG)) == (("FileMismatch", "put right"), EMPTIED)
     assert runtime.host.jobs == [("restart", UNIT)] * 3
+
+
+@pytest.fixture
+async def waiting(node: OscAgent) -> AsyncIterator[OscAgent]:
+    """A connected node whose containerd is configured, and that waits for a mirror: it looks at the OSC every 5 s."""
+    node.host.write_unit(UNIT, SLEEP)
+    mirror = {"upstream": "dead", "hosts": [{"url": "http://127.0.0.1:1"}], "readinessProbe": True}
+    node.publish(criConfig=containerd(registries=[mirror]))
+    async with node.connected():
+        await node.reconcile()
+        node.host.jobs.clear()
+        yield node
+
+
+async def test_restarts_are_limited_while_a_mirror_is_waited_for(waiting: OscAgent) -> None:
+    """Contract 9 W14: the passes of an apply that has not ended are no way around the limits, nor around the sync period."""
+    for _ in range(5):
+        write(waiting, EMPTIED)
+        restarted_since(waiting, seconds=600, name=UNIT)
+        await waiting.reconcile()
+        assert waiting.read(CONFIG) == EMPTIED
+        waiting.clock.advance(550)
+        await waiting.reconcile()
+        waiting.clock.advance(60)
+        await waiting.reconcile()
+    assert waiting.host.jobs == [("restart", UNIT)] * 3
 
 
 async def test_report_only(runtime: OscAgent) -> None:
@@ -80,6 +106,19 @@ async def test_report_only(runtime: OscAgent) -> None:
         await runtime.reconcile()
     assert runtime.read(CONFIG) == EMPTIED
     assert runtime.drifted == [("ContainerdConfigMismatch", "only reported")]
+
+
+async def test_report_only_while_a_mirror_is_waited_for(waiting: OscAgent) -> None:
+    """Contract 9 W14: as for an OSC that is applied."""
+    waiting.repairs_drift = False
+    waiting.start_process()
+    waiting.identity.start()
+    write(waiting, EMPTIED)
+    for _ in range(3):
+        waiting.clock.advance(700)
+        await waiting.reconcile()
+    assert waiting.read(CONFIG) == EMPTIED
+    assert waiting.drifted == [("ContainerdConfigMismatch", "only reported")]
 
 
 async def test_a_containerd_that_does_not_answer_is_no_drift(runtime: OscAgent) -> None:
@@ -106,3 +145,24 @@ async def test_what_cannot_be_patched_is_said_once(runtime: OscAgent, directory:
         await runtime.reconcile()
     assert runtime.drifted == [("ContainerdConfigBroken", "only reported")]
     assert runtime.applied() is not None
+
+
+async def test_w15_numbers_that_another_agent_wrote_as_floats_become_integers(node: OscAgent) -> None:
+    """Contract 9 W15, 6.14: Gardener's agent leaves them behind, also deep in a list; ours were equal to them."""
+    values = {"stats_collect_period": 10, "streams": [{"port": 7}], "drain": True, "share": 0.5}
+    plugin = {"path": ["io.containerd.grpc.v1.cri"], "values": values}
+    node.host.write_unit(UNIT, SLEEP)
+    checksum = node.publish(criConfig=containerd(plugins=[plugin]))
+    async with node.connected():
+        await node.reconcile()
+        right = node.read(CONFIG) or ""
+        for number in (" 10\n", "port = 7 "):
+            assert number in right
+            write(node, right.replace(number, f"{number.rstrip()}.0{number[-1]}"))
+            node.host.jobs.clear()
+            restarted_since(node, seconds=600, name=UNIT)
+            await node.reconcile()
+            assert (node.read(CONFIG), node.host.jobs) == (right, [("restart", UNIT)])
+        node.host.jobs.clear()
+        await node.reconcile()
+    assert (node.applied(), node.host.jobs) == (checksum, [])

@@ -4,10 +4,11 @@ import asyncio
 import base64
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from random import Random
 from select import select
 from typing import Any
 
@@ -15,7 +16,10 @@ import pytest
 
 from agents.core.errors import AgentError, RetriableError
 from agents.kube.errors import Unavailable
-from agents.kube.models import NODES, PODS, Node
+from agents.kube.models import LEASES, NODES, PODS, Node
+from agents.runtime.controller import Environment
+from agents.runtime.metrics import Metrics
+from nodeagent.controllers.operatingsystemconfig import serial as serial_module
 from nodeagent.controllers.operatingsystemconfig.inplace import (
     RolledBack,
     UpdateFailed,
@@ -23,60 +27,21 @@ from nodeagent.controllers.operatingsystemconfig.inplace import (
     WaitingForReboot,
 )
 from nodeagent.controllers.operatingsystemconfig.kubelet_credentials import KubeletCredentials
-from tests.support.osc_agent import SLEEP, OscAgent, containerd, from_image, from_secret, inline
-from tests.support.tasks import settle
+from tests.support.in_place import (
+    KUBELET,
+    RESULT,
+    ROTATED,
+    ROTATED_AGAIN,
+    UPDATING,
+    drain,
+    give_kubelet_credentials,
+    metadata,
+    publish,
+    run_os,
+)
+from tests.support.osc_agent import SECRET, SLEEP, OscAgent, containerd, from_image, from_secret, inline
+from tests.support.tasks import running, settle
 from tests.support.virtual_time import VirtualTimeLoop
-
-KUBELET = "/var/lib/kubelet/config/kubelet"
-RESULT = "node.machine.sapcloud.io/update-result"
-REASON = "node.machine.sapcloud.io/update-failed-reason"
-UPDATING = "node-agent.gardener.cloud/updating-operating-system-version"
-ROTATED = {"lastInitiationTime": "2026-01-01T00:00:00Z"}
-ROTATED_AGAIN = {"lastInitiationTime": "2026-06-01T00:00:00Z"}
-
-
-def publish(
-    node: OscAgent,
-    *,
-    version: str = "1.0.0",
-    command: str = "",
-    args: tuple[str, ...] = (),
-    rotation: Any = None,
-    more: Sequence[Mapping[str, Any]] = (),
-    runtime: Any = None,
-    **kubelet: Any,
-) -> str:
-    """Publish an OSC for updates in place; the command is a shell's."""
-    wanted = {"operatingSystemVersion": version, "kubelet": "1.34.1", "credentialsRotation": rotation}
-    update = {"osUpdate": {"command": "/bin/sh", "args": ["-c", command, *args]}} if command else None
-    return node.publish(
-        files=[inline(KUBELET, json.dumps(kubelet)), inline("/etc/os", version), *more],
-        units=[{"name": "kubelet.service", "content": SLEEP, "filePaths": [KUBELET]}],
-        inPlaceUpdates=wanted,
-        criConfig=runtime,
-        status={"inPlaceUpdates": update},
-    )
-
-
-def run_os(node: OscAgent, version: str) -> None:
-    """Let the machine run a version of its operating system."""
-    path = node.paths.os_release
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f'NAME=x\nPRETTY_NAME="Some Linux {version} (name)"\n')
-
-
-def drain(node: OscAgent) -> None:
-    """Do what machine-controller-manager does before an update."""
-    document = node.node()
-    conditions = [{"type": "InPlaceUpdate", "status": "True", "reason": "ReadyForUpdate"}]
-    node.api.put(NODES, {**document, "status": {"conditions": conditions}})
-
-
-def metadata(node: OscAgent) -> tuple[str | None, str | None, str | None]:
-    """Return result, reason and attempted version as the Node has them."""
-    found = node.node()["metadata"]
-    annotations = found.get("annotations", {})
-    return found.get("labels", {}).get(RESULT), annotations.get(REASON), annotations.get(UPDATING)
 
 
 @pytest.fixture
@@ -104,6 +69,28 @@ async def test_nothing_is_changed_before_the_node_is_drained(updated: OscAgent) 
         assert "pause" in (updated.read("/etc/containerd/config.toml") or "")
         assert updated.applied() == checksum
         assert metadata(updated) == ("successful", None, None)
+
+
+async def test_a_node_that_waits_for_its_drain_lets_others_go_first(updated: OscAgent) -> None:
+    """Contract 6.11, 6.13: in a serial pool the lock is free meanwhile, however often it is asked for; drained, it is taken and given back."""
+
+    def holder() -> str | None:
+        lease = updated.api.read(LEASES, SECRET, "kube-system")
+        return None if lease is None else lease["spec"].get("holderIdentity")
+
+    publish(updated, serial=True, cpuManagerPolicy="static")
+    environment = Environment(clock=updated.clock, rng=Random(1), metrics=Metrics())
+    renewing = serial_module.new_controller(updated.lock)
+    async with updated.controlling(), running(lambda: renewing.run(environment)):
+        await asyncio.sleep(700)
+        assert (holder(), updated.status_document()["phase"]) == (None, "waitingForDrain")
+        checksum = publish(updated, serial=True, cpuManagerPolicy="static", kubeReserved={"cpu": "1"})
+        await asyncio.sleep(700)
+        assert (holder(), updated.read(KUBELET)) == (None, "{}")
+        drain(updated)
+        await asyncio.sleep(1)
+        assert (holder(), updated.applied(), metadata(updated)[0]) == (None, checksum, "successful")
+    assert [call for call in updated.api.requests("PUT") if "/leases" in call.path]
 
 
 async def test_a_failed_update_is_repeated_without_drain(updated: OscAgent) -> None:
@@ -477,14 +464,6 @@ async def test_service_account_keys_are_rotated_by_reading_all_tokens_again(upda
     async with updated.connected():
         await updated.reconcile()
     assert (updated.machine.resyncs, updated.applied()) == (1, checksum)
-
-
-def give_kubelet_credentials(node: OscAgent, text: str) -> None:
-    """Let the kubelet have a kubeconfig and a certificate."""
-    certificate = node.paths.kubelet_client_certificate
-    certificate.parent.mkdir(parents=True, exist_ok=True)
-    certificate.write_text(text)
-    node.paths.kubelet_kubeconfig.write_text('{"contexts": [{"name": "default-context"}], "current-context": "x"}')
 
 
 async def test_certificate_authorities_are_rotated(updated: OscAgent) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import threading
 import tomllib
 from datetime import timedelta
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from agents.core.errors import RetriableError
 from nodeagent.controllers.operatingsystemconfig.containerd import RegistryNotReady
 from nodeagent.controllers.operatingsystemconfig.controller import ApplyFailed
+from osc.plan import ExtractFile, Step
 from tests.support.osc_agent import SLEEP, OscAgent, containerd, from_image, from_secret, inline
 
 CONFIG = "/etc/containerd/config.toml"
@@ -98,6 +100,36 @@ async def test_registries_come_and_go(runtime: OscAgent) -> None:
         assert (runtime.root / "etc/containerd/certs.d/foreign").exists()
         assert runtime.applied() == checksum
         assert runtime.host.jobs.count(("restart", "containerd.service")) == 1
+
+
+async def test_a_registry_leaves_the_files_of_the_osc_in_its_folder(runtime: OscAgent) -> None:
+    """Contract 6.15, 6.5: a CA file that stays in the OSC, or a new one, is not removed with the registry that was beside it."""
+    folder = "/etc/containerd/certs.d/a"
+    registry = {"upstream": "a", "hosts": [{"url": "https://m", "caCerts": ["ca.crt"]}]}
+    runtime.publish(files=[inline(f"{folder}/ca.crt", "ca")], criConfig=containerd(registries=[registry]))
+    async with runtime.connected():
+        await runtime.reconcile()
+        files = [inline(f"{folder}/ca.crt", "ca"), inline(f"{folder}/new.crt", "new")]
+        checksum = runtime.publish(files=files, criConfig=containerd())
+        await runtime.reconcile()
+        assert (runtime.read(f"{folder}/ca.crt"), runtime.read(f"{folder}/new.crt")) == ("ca", "new")
+        assert (runtime.read(hosts("a")), runtime.applied()) == (None, checksum)
+
+
+@pytest.mark.parametrize("registry_first", [False, True])
+async def test_the_file_of_a_registry_may_become_a_file_of_the_osc(runtime: OscAgent, *, registry_first: bool) -> None:
+    """Contract 6.15, 6.5: what leaves under one of the two names is not removed from under the other; also the other way round."""
+    registry = {"files": [], "criConfig": containerd(registries=[{"upstream": "a", "server": "https://a"}])}
+    file = {"files": [inline(hosts("a"), "file")], "criConfig": containerd()}
+    first, second = (registry, file) if registry_first else (file, registry)
+    async with runtime.connected():
+        runtime.publish(**first)
+        await runtime.reconcile()
+        checksum = runtime.publish(**second)
+        await runtime.reconcile()
+        content = runtime.read(hosts("a")) or ""
+        assert ("https://a" in content, content == "file") == (not registry_first, registry_first)
+        assert runtime.applied() == checksum
 
 
 async def test_a_registry_that_is_gone_already_can_leave(runtime: OscAgent) -> None:
@@ -212,6 +244,43 @@ async def test_an_image_that_takes_long_holds_back_only_what_needs_it(node: OscA
             assert node.host.jobs.count(("restart", "kubelet.service")) == 0
             node.images.blocked.set()
         assert node.host.jobs.count(("restart", "kubelet.service")) == 1
+
+
+async def test_what_an_extraction_could_not_remove_is_removed_at_rest(node: OscAgent) -> None:
+    """Contract 6.16: nothing is left of an extraction; a removal that failed does not wait for the next start or image."""
+    node.publish(files=[inline("/a", "1")])
+    async with node.connected():
+        await node.reconcile()
+        assert node.images.cleaned == 0
+        await node.reconcile()
+    assert node.images.cleaned == 1
+
+
+async def test_images_that_arrive_together_are_noted_one_after_another(
+    node: OscAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal is not safe for threads: whoever notes what is done waits for who does so already."""
+    other = "registry.local/other@sha256:2"
+    node.images.images |= {IMAGE: {"/kubelet": b"binary"}, other: {"/tool": b"tool"}}
+    inside, together, done = threading.Lock(), threading.Event(), node.journal.done
+
+    def watched(*steps: Step) -> None:
+        if not inside.acquire(blocking=False):
+            together.set()
+            return done(*steps)
+        try:
+            if any(isinstance(step, ExtractFile) for step in steps):
+                together.wait(0.2)  # time for somebody else to come
+            return done(*steps)
+        finally:
+            inside.release()
+
+    monkeypatch.setattr(node.journal, "done", watched)
+    node.publish(files=[from_image("/a", IMAGE, "/kubelet"), from_image("/b", other, "/tool"), inline("/c", "1")])
+    async with node.connected():
+        await node.reconcile()
+    assert not together.is_set()
+    assert (node.read("/a"), node.read("/b"), node.read("/c")) == ("binary", "tool", "1")
 
 
 async def test_an_image_that_cannot_be_pulled_fails_alone(node: OscAgent) -> None:

@@ -2,13 +2,15 @@
 
 import asyncio
 import errno
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from agents.core.errors import AgentError, RetriableError
 from agents.core.files import FileError, write_atomic
+from nodeagent.controllers.operatingsystemconfig import controller
+from nodeagent.controllers.operatingsystemconfig.controller import ApplyFailed
 from nodeagent.host.image_extractor import PULL_DEADLINE, Extraction
 from tests.support.osc_agent import SLEEP, OscAgent, containerd, from_image, from_secret, inline
 
@@ -67,6 +69,76 @@ async def test_the_own_update_does_not_wait_for_another_image(stalled: OscAgent)
     async with stalled.controlling():
         await asyncio.sleep(8)
         assert stalled.restart_reason() is not None
+
+
+def publish_own(node: OscAgent, image: str) -> None:
+    """Publish an OSC that brings the agent itself out of an image."""
+    own = {"name": OWN, "content": SLEEP, "filePaths": ["/opt/bin/gardener-node-agent"]}
+    node.publish(files=[from_image("/opt/bin/gardener-node-agent", image, "/k")], units=[own])
+
+
+@pytest.fixture
+async def updating(node: OscAgent) -> AsyncIterator[OscAgent]:
+    """A connected node whose agent came out of an image, and that is to get another one."""
+    node.images.images |= {"own@sha256:1": {"/k": b"1"}, "own@sha256:2": {"/k": b"2"}}
+    async with node.connected():
+        publish_own(node, "own@sha256:1")
+        await node.reconcile()
+        node.start_process()
+        node.identity.start()
+        await node.reconcile()
+        assert (node.restart_reason(), node.applied() is not None) == (None, True)
+        publish_own(node, "own@sha256:2")
+        yield node
+
+
+async def test_an_own_program_that_arrived_when_the_time_was_over_is_run(
+    updating: OscAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Contract 1.8: the rename was made, its answer was lost, and the next attempt finds equal bytes."""
+    extract = updating.images.extract
+
+    async def late(image: str, wanted: Sequence[Extraction]) -> Mapping[str, bool | AgentError]:
+        results = await extract(image, wanted)
+        await asyncio.sleep(10)
+        return results
+
+    with monkeypatch.context() as patched:
+        patched.setattr(controller, "APPLY_SECONDS", 5.0)
+        patched.setattr(updating.images, "extract", late)
+        with pytest.raises(ApplyFailed):
+            await updating.reconcile()
+    assert (updating.read("/opt/bin/gardener-node-agent"), updating.restart_reason()) == ("2", None)
+    await updating.reconcile()
+    assert updating.restart_reason() is not None
+
+
+async def test_an_own_program_whose_record_could_not_be_written_is_run(
+    updating: OscAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Contract 1.8: the disk was full right after the rename; the next attempt finds equal bytes."""
+
+    def full(*_arguments: object) -> None:
+        raise FileError("file not written", updating.paths.extracted, OSError(errno.ENOSPC, "full"))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(updating.extracted, "remember", full)
+        with pytest.raises(ApplyFailed):
+            await updating.reconcile()
+    assert (updating.read("/opt/bin/gardener-node-agent"), updating.restart_reason()) == ("2", None)
+    await updating.reconcile()
+    assert updating.restart_reason() is not None
+
+
+async def test_an_own_program_that_did_not_arrive_is_no_reason_to_restart(updating: OscAgent) -> None:
+    """Contract 1.8: tried, and not replaced: what runs is what is there."""
+    program = updating.images.images.pop("own@sha256:2")
+    with pytest.raises(ApplyFailed):
+        await updating.reconcile()
+    assert updating.restart_reason() is None
+    updating.images.images["own@sha256:2"] = {**program, "/k": b"1"}
+    await updating.reconcile()
+    assert (updating.restart_reason(), updating.status_document()["phase"]) == (None, "applied")
 
 
 async def test_a_pull_without_end_is_said_and_containerd_gets_its_restart(stalled: OscAgent) -> None:
