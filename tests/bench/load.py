@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from datetime import datetime
 
+from agents.core.memory import LONGEST, QUIET
 from tests.bench import measure
 from tests.bench.figures import Figure
 from tests.lab.api import wait_for
@@ -19,6 +20,8 @@ LOADED_SECONDS = 40.0
 DRIFT_FILES = 500
 SCANS = 20
 _BETWEEN_SCANS = 0.5
+_GIVEN_BACK_SECONDS = (QUIET + LONGEST).total_seconds() + 3
+"""After work, until the agent has given its memory back."""
 WARM_UP, CHANGES = 100, 1000
 _MIB = 1024 * 1024
 _CONDITIONS = {"True": "ReadyForUpdate", "False": "Idle"}
@@ -63,9 +66,11 @@ def memory_growth(worker: Worker) -> Figure:
     before = 0.0
     for count, _ in enumerate(_applied(worker, itertools.cycle(versions), []), start=1):
         if count == WARM_UP:
+            measure.let_pass(_GIVEN_BACK_SECONDS)
             before = measure.memory(worker)[0]
         if count == WARM_UP + CHANGES:
             break
+    measure.let_pass(_GIVEN_BACK_SECONDS)
     after = measure.memory(worker)[0]
     worker.apply(worker.base, timeout=60)
     note = f"VmRSS, {before:.1f} MB before"

@@ -84,16 +84,19 @@ Factory = Callable[[World, int, Path], Campaign]
 
 
 def campaigns(profile: Profile) -> Mapping[str, tuple[Factory, float]]:
-    """Return the campaigns of the lab in their order, each with the most seconds that it may take."""
+    """Return the campaigns of the lab in their order, each with the most seconds that it may take.
+
+    Those with a number of cases come first; sweeps take another sample each time, and do with what time is left.
+    """
     found: dict[str, tuple[Factory, float]] = {
         "kills": (lambda w, s, d: RandomKills(w, seed=s, scratch=d, number=profile.kills), profile.seconds),
-        "boundaries": (lambda w, s, d: Boundaries(w, seed=s, scratch=d), profile.boundaries),
         "cuts": (lambda w, s, d: PowerCuts(w, seed=s, scratch=d, number=profile.cuts), profile.seconds),
         "pairs": (lambda w, s, d: Pairs(w, seed=s, scratch=d, number=profile.pairs), profile.seconds),
         "outages": (
             lambda w, s, d: Outages(w, seed=s, scratch=d, seconds=profile.outage, moves=profile.moves),
             profile.seconds,
         ),
+        "boundaries": (lambda w, s, d: Boundaries(w, seed=s, scratch=d), profile.boundaries),
         "failing": (lambda w, s, d: FailingCalls(w, seed=s, scratch=d), profile.failing_calls),
     }
     if profile.every_write:

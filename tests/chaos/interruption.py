@@ -1,8 +1,9 @@
-"""Ending the agent from outside: at a system call that is counted by strace, or at a moment; and getting it going again."""
+"""Ending the agent from outside: at a system call that is counted, or at a moment; and getting it going again."""
 
-import re
+import json
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from tests.lab.errors import LabError
 from tests.lab.worker_osc import AGENT_UNIT
 from tests.support.worker import Worker
 
+_TRACER = Path(__file__).with_name("tracer.py")
 CONVERGENCE_SECONDS = 120
 END_SECONDS = 20
 """For the end of a process that is on its way; less than the 90 s after which systemd kills what is to stop."""
@@ -70,58 +72,35 @@ def end_once_applied(worker: Worker, pid: int, checksum: str) -> None:
         raise AssertionError(f"{error}\n{worker.machine.journal(AGENT_UNIT, lines=60)}") from error
 
 
-def is_traced(pid: int, tracer: int) -> bool:
-    """Tell whether strace has attached; a heartbeat may have met its end there already."""
-    try:
-        return f"TracerPid:\t{tracer}\n" in Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return True
-
-
 @contextmanager
-def injected(pid: int, calls: str, fault: str, log: Path) -> Iterator[None]:
-    """Have something happen to some system calls of any thread of a process.
+def injected(
+    pid: int, calls: Sequence[str], log: Path, *, when: int, error: str = "", path: str = ""
+) -> Iterator[None]:
+    """Have something happen to a system call of a process, whichever of its threads makes it.
 
     Args:
         pid: process.
-        calls: names of the calls.
-        fault: what strace's `inject` is to do, and when: `signal=KILL:when=3` at the third of them.
-        log: file that strace writes.
+        calls: names of the calls that count.
+        log: file that the tracer writes.
+        when: which of them.
+        error: what it fails with, instead of a SIGKILL before it.
+        path: if given, only calls with this open file count.
     """
-    trace = ["-e", f"trace={calls}", "-e", f"inject={calls}:{fault}"]
-    command = ["strace", "-f", "-qq", "-o", str(log), *trace, "-p", str(pid)]
-    tracer = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        wait_for(lambda: is_traced(pid, tracer.pid), timeout=10, what="strace")
-        yield
-    finally:
-        # A tracer that dies lets its tracees go; asked politely it may wait for one of them.
-        tracer.kill()
-        tracer.wait()
+    told = json.dumps({"pid": pid, "calls": list(calls), "when": when, "error": error, "path": path})
+    with log.open("wb") as output:
+        tracer = subprocess.Popen([sys.executable, str(_TRACER), told], stdin=subprocess.DEVNULL, stdout=output)
+        try:
+            wait_for(lambda: "ready" in log.read_text() or tracer.poll(), timeout=10, what="the tracer")
+            yield
+        finally:
+            # A tracer that dies lets its tracees go.
+            tracer.kill()
+            tracer.wait()
 
 
-def was_killed(log: Path, pid: int) -> bool:
-    """Tell whether a process that is traced and has ended came to that call; children that it killed itself are in the log too.
-
-    To be asked while strace runs: it tells the end of the main thread last, a moment after the process has ended. Of one that ended
-    by itself it tells nothing.
-    """
-    killed = re.compile(rf"^{pid} +\+\+\+ killed by SIGKILL", re.M)
-    try:
-        wait_for(
-            lambda: killed.search(log.read_text() if log.exists() else "") or None,
-            timeout=1,
-            what="strace to tell the end",
-            interval=0.02,
-        )
-    except LabError:
-        return False
-    return True
-
-
-def was_injected(log: Path) -> bool:
-    """Tell whether a call failed as it was asked to."""
-    return log.exists() and "(INJECTED)" in log.read_text()
+def was_reached(log: Path) -> bool:
+    """Tell whether a process came to that call."""
+    return "reached" in log.read_text()
 
 
 def start_if_down(worker: Worker) -> None:

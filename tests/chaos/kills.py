@@ -8,25 +8,28 @@ from tests.chaos.interruption import (
     agent_pid,
     end_once_applied,
     has_ended,
-    injected,
     wait_ready,
-    was_injected,
-    was_killed,
+    was_reached,
 )
 from tests.chaos.random_moments import RandomMoments
 from tests.chaos.recipes import Recipe
 from tests.chaos.sweep import SweepCampaign
 
 # Renames are files, unit files, drop-ins and journal steps; unlinks are removals; sends are D-Bus calls and API requests.
-CALLS = {"rename": "rename,renameat,renameat2", "unlink": "unlink,unlinkat", "send": "sendto,sendmsg", "fsync": "fsync"}
+CALLS = {
+    "rename": ("rename", "renameat", "renameat2"),
+    "unlink": ("unlink", "unlinkat"),
+    "send": ("sendto", "sendmsg"),
+    "fsync": ("fsync",),
+}
 FAILING = {
-    "fsync": "fsync",
-    "rename": "rename,renameat,renameat2",
-    "unlink": "unlink,unlinkat",
-    "link": "link,linkat",
-    "chmod": "chmod,fchmod,fchmodat",
-    "chown": "chown,fchown,fchownat,lchown",
-    "mkdir": "mkdir,mkdirat",
+    "fsync": ("fsync",),
+    "rename": ("rename", "renameat", "renameat2"),
+    "unlink": ("unlink", "unlinkat"),
+    "link": ("link", "linkat"),
+    "chmod": ("chmod", "fchmod", "fchmodat"),
+    "chown": ("chown", "fchown", "fchownat", "lchown"),
+    "mkdir": ("mkdir", "mkdirat"),
 }
 ERRORS = ("EIO", "ENOSPC", "EROFS")
 
@@ -39,15 +42,14 @@ class Boundaries(SweepCampaign):
 
     def run(self, case: Case) -> list[str]:
         """Apply one side after the other, and kill."""
-        values, twin = case.values, self._twin
+        twin = self._twin
         before, after = self.sides(case)
         twin.start_from(before)
-        log, pid = self.fresh_log(), agent_pid(twin.subject)
-        with injected(pid, CALLS[values["kind"]], f"signal=KILL:when={values['number']}", log):
+        pid = agent_pid(twin.subject)
+        with self.injected(case, pid) as log:
             end_once_applied(twin.subject, pid, self.publish(after))
-            reached = was_killed(log, pid)
-        self.note(case, reached=reached)
-        return twin.compare(after)
+            reached = was_reached(log)
+        return [*self.note(case, reached=reached), *twin.compare(after)]
 
 
 class FailingCalls(SweepCampaign):
@@ -64,15 +66,13 @@ class FailingCalls(SweepCampaign):
 
     def run(self, case: Case) -> list[str]:
         """Apply one side after the other, and let a call fail."""
-        values, twin = case.values, self._twin
+        twin = self._twin
         before, after = self.sides(case)
         twin.start_from(before)
-        log, fault = self.fresh_log(), f"error={values['error']}:when={values['number']}"
-        with injected(agent_pid(twin.subject), FAILING[values["kind"]], fault, log):
+        with self.injected(case, agent_pid(twin.subject), error=case.values["error"]) as log:
             self.publish(after)
             problems = twin.compare(after)
-        self.note(case, reached=was_injected(log))
-        return problems
+        return [*self.note(case, reached=was_reached(log)), *problems]
 
 
 class RandomKills(RandomMoments):

@@ -14,7 +14,7 @@ from pathlib import Path
 import yaml
 
 from tests.chaos.campaign import Case
-from tests.chaos.interruption import agent_pid, end_once_applied, injected, wait_ready, was_killed
+from tests.chaos.interruption import agent_pid, end_once_applied, wait_ready, was_reached
 from tests.chaos.random_moments import RandomMoments
 from tests.chaos.recipes import PATHS, Recipe, content_of
 from tests.chaos.sweep import SweepCampaign
@@ -24,11 +24,11 @@ from tests.lab.worker_osc import AGENT_FOLDER, CLUSTER_CA_FILE, WorkerOsc
 from tests.support.worker import Worker
 
 CALLS = {
-    "fsync": "fsync",
-    "rename": "rename,renameat,renameat2",
-    "write": "write",
-    "unlink": "unlink,unlinkat",
-    "link": "linkat,link",
+    "fsync": ("fsync",),
+    "rename": ("rename", "renameat", "renameat2"),
+    "write": ("write",),
+    "unlink": ("unlink", "unlinkat"),
+    "link": ("linkat", "link"),
 }
 _ORIGINAL = {"/etc/of-the-os": b"of the operating system"}
 _UNITS = "/etc/systemd/system"
@@ -90,23 +90,23 @@ class EveryWrite(SweepCampaign, _Cuts):
 
     def run(self, case: Case) -> list[str]:
         """Kill at the call, and cut."""
-        values, twin = case.values, self._twin
+        twin = self._twin
         before, after = self.sides(case)
         if self._before != before:
             self._before = before
             twin.start_from(before)
         self._settle()
-        log, pid = self.fresh_log(), agent_pid(twin.subject)
-        with injected(pid, CALLS[values["kind"]], f"signal=KILL:when={values['number']}", log):
+        pid = agent_pid(twin.subject)
+        with self.injected(case, pid) as log:
             end_once_applied(twin.subject, pid, self.publish(after))
-            reached = was_killed(log, pid)
+            reached = was_reached(log)
             if reached:
                 self.strike()
-        self.note(case, reached=reached)
+        problems = self.note(case, reached=reached)
         if reached:
-            return self.afterwards(after)
+            return [*problems, *self.afterwards(after)]
         self._before = after
-        return twin.compare(after)
+        return [*problems, *twin.compare(after)]
 
 
 def disk_problems(worker: Worker, versions: list[WorkerOsc], files: list[Recipe]) -> list[str]:

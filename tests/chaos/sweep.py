@@ -9,12 +9,14 @@ parts of an apply, and runs with other seeds have seen others.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import count, product
 from pathlib import Path
 from random import Random
 from typing import Any, ClassVar
 
 from tests.chaos.campaign import Case
+from tests.chaos.interruption import injected
 from tests.chaos.recipes import PROBED, Recipe
 from tests.chaos.twin import TwinCampaign, World
 
@@ -120,8 +122,8 @@ class SweepCampaign(TwinCampaign):
     """A sweep over the system calls of an apply, from four sides."""
 
     name: str
-    kinds: ClassVar[Mapping[str, str]]
-    """Kind of call, and the names of the system calls, as strace wants them."""
+    kinds: ClassVar[Mapping[str, Sequence[str]]]
+    """Kind of call, and the names of the system calls."""
 
     def __init__(self, world: World, *, seed: int, scratch: Path) -> None:
         super().__init__(world, seed=seed, scratch=scratch)
@@ -140,17 +142,23 @@ class SweepCampaign(TwinCampaign):
         """Return where the case begins, and what is applied."""
         return four_sides()[case.values["side"]]
 
-    def fresh_log(self) -> Path:
-        """Return the file for strace, which is not there yet."""
-        log = self._scratch / "strace"
-        log.unlink(missing_ok=True)
-        return log
+    @contextmanager
+    def injected(self, case: Case, pid: int, *, error: str = "") -> Iterator[Path]:
+        """Have something happen at the point of a case; yields the tracer's log. A kept case may count calls with one file only (`path`)."""
+        values, log = case.values, self._scratch / "tracer"
+        calls, path = self.kinds[values["kind"]], values.get("path", "")
+        with injected(pid, calls, log, when=values["number"], error=error, path=path):
+            yield log
 
     def publish(self, recipe: Recipe) -> str:
         """Give both machines an OSC; returns the subject's checksum."""
         self._twin.publish(self._twin.reference, recipe)
         return self._twin.publish(self._twin.subject, recipe)
 
-    def note(self, case: Case, *, reached: bool) -> None:
-        """Take note of whether the apply came to the point of a case."""
-        self._sweep.note(case.values, reached=reached)
+    def note(self, case: Case, *, reached: bool) -> list[str]:
+        """Take note of whether the apply came to the point of a case; returns what is wrong with a kept one that it did not come to."""
+        if "path" not in case.values:
+            self._sweep.note(case.values, reached=reached)
+        elif not reached:
+            return [f"there was no such call: {dict(case.values)}"]
+        return []

@@ -62,3 +62,11 @@ def test_days_are_kept() -> None:
     """Those that failed once come first, like all other kept cases."""
     kept = [Case.load(path) for path in sorted(REGRESSIONS.glob("*.json"))]
     assert {case.seed for case in kept_first(kept, [DAY])[DAY]} == {6, 38002, 669820}
+
+
+def test_kept_points_of_a_sweep_name_their_file() -> None:
+    """How many calls come before changes with the product; a case that reaches none would test nothing, and nobody would notice."""
+    kept = kept_first([Case.load(path) for path in sorted(REGRESSIONS.glob("*.json"))], [])
+    points = [case.values for name in ("writes", "boundaries", "failing") for case in kept.get(name, ())]
+    assert points
+    assert all(point.get("path") for point in points)
