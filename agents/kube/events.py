@@ -4,8 +4,8 @@ One task delivers what waits; what does not fit, or cannot be delivered after so
 agent may only create and patch events (contract 4.8), so repeats are counted here: the same event within six minutes patches the
 count of the one before. Notes are plain text, never a format string (contract 9, W27), cut to 1024 bytes.
 
-However often something fails, it costs little: repeats that have not been delivered yet are one entry with a count, a series that
-has become long is patched every 10 s, and the 51st note of one kind about one object becomes the common one of all that follow.
+However often something fails, it costs little: repeats that have not been delivered yet are one entry with a count, a series is
+patched every 10 s at most, and the 51st note of one kind about one object becomes the common one of all that follow.
 """
 
 import asyncio
@@ -30,11 +30,8 @@ QUEUE_LENGTH = 256
 SERIES_SECONDS = 360.0
 """A repeat within this time is counted on the event before; client-go's."""
 
-SHORT_SERIES = 10
-"""Up to so many repeats each is sent at once."""
-
-LONG_SERIES_SECONDS = 10.0
-"""A longer series is patched so often at most."""
+SERIES_PATCH_SECONDS = 10.0
+"""A series is patched so often at most. Sent at once, the repeats of one OSC took a third of the next one's daemon-reload."""
 
 MOST_NOTES = 50
 """More different notes of one kind, about one object within `SERIES_SECONDS`, are combined."""
@@ -105,10 +102,6 @@ class _Series:
     name: str
     last: float
     count: int
-
-    def due(self) -> float:
-        """Return when a repeat may be sent."""
-        return self.last + LONG_SERIES_SECONDS if self.count > SHORT_SERIES else self.last
 
 
 @dataclass(slots=True)
@@ -231,7 +224,7 @@ class EventRecorder:
 
     def _due(self, event: _Event) -> float:
         series = self._series.get(event)
-        return 0.0 if series is None or self._hurry else series.due()
+        return 0.0 if series is None or self._hurry else series.last + SERIES_PATCH_SECONDS
 
     async def _deliver(self, event: _Event, waiting: _Waiting) -> None:
         attempt = 1

@@ -31,6 +31,7 @@ async def test_a_count_is_taken_at_the_creation_and_later(
     async with running(recorder.run):
         for times, total in ((3, 3), (2, 5)):
             tell(times)
+            await recorder.flush(deadline=10)  # does not wait until the series may be patched again
             wanted = {"New": total, "Core": total}
             await asyncio.to_thread(
                 wait_for, lambda wanted=wanted: counts() == wanted, timeout=10, what=f"counts {wanted}"

@@ -106,6 +106,19 @@ async def test_late_repeat_is_a_new_event(api: FakeApi, recorder: EventRecorder)
     assert len(api.stored(EVENTS)) == 2
 
 
+async def test_repeats_are_sent_every_ten_seconds_at_most(api: FakeApi, recorder: EventRecorder) -> None:
+    """Contract 6.8: a repeat waits, so that the events of one OSC do not take the API server's time while the next is applied."""
+    async with running(recorder.run):
+        for _ in range(9):
+            tell(recorder)
+            await asyncio.sleep(1)
+        assert [call.method for call in api.calls] == ["POST"]
+        await asyncio.sleep(2)
+        assert [call.method for call in api.calls] == ["POST", "PATCH"]
+    [event] = api.stored(EVENTS)
+    assert event["series"]["count"] == 9
+
+
 async def test_expired_event_is_created_again(api: FakeApi, recorder: EventRecorder) -> None:
     """If the server has dropped the event of a series, the repeat creates a new one."""
     async with running(recorder.run):
@@ -113,7 +126,7 @@ async def test_expired_event_is_created_again(api: FakeApi, recorder: EventRecor
         await asyncio.sleep(1)
         api.remove(EVENTS, api.stored(EVENTS)[0]["metadata"]["name"], "default")
         tell(recorder)
-        await asyncio.sleep(1)
+        await asyncio.sleep(10)
     assert len(api.stored(EVENTS)) == 1
 
 

@@ -251,7 +251,7 @@ async def test_a_refused_osc_that_comes_again_is_told_again(node: OscAgent) -> N
             assert await node.reconcile() == Result(requeue_after=timedelta(minutes=10))  # to look after the OSC before
             node.publish(files=[])
             await node.reconcile()
-        await asyncio.sleep(5)
+        await asyncio.sleep(15)
         (event,) = node.events("OSCInvalid")
         assert event["series"]["count"] == 2
 
