@@ -32,11 +32,7 @@ OUTCOMES = {outcome.value: outcome for outcome in JobOutcome if outcome is not J
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """What became of a job.
-
-    `reason` describes the unit's state where the outcome is not `done`, and where the unit failed right after its job
-    was done.
-    """
+    """What became of a job; `reason` describes the unit's state where the outcome is not `done`."""
 
     unit: str
     command: Command

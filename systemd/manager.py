@@ -357,17 +357,7 @@ class SystemdUnitManager:
             reason = await self._describe(report.unit)
             if result not in OUTCOMES:
                 reason = f"job result {result}, {reason}"
-        elif report.command != "stop" and await self._has_failed(report.unit):
-            reason = await self._describe(report.unit)
         return replace(report, outcome=outcome, reason=reason)
-
-    async def _has_failed(self, name: str) -> bool:
-        """Tell whether a unit is failed right after its job was done: a simple service that died at once."""
-        try:
-            return await self._property(name, _UNIT, "ActiveState") == "failed"
-        except SystemdError as error:
-            log.debug("Unit not looked at", unit=name, error=error)
-            return False
 
     async def _describe(self, name: str) -> str:
         try:
