@@ -18,11 +18,14 @@ from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import unquote
 
-from dbus_next import AuthError, Message, MessageType, Variant
-from dbus_next.aio import MessageBus
-
+from agents.core.imports import left_out, replaced
 from agents.core.logging import get_logger
 from systemd.errors import BusUnavailable, error_from_reply
+
+# A quarter of a MB, for descriptions of objects that nobody asks for.
+with replaced(left_out("xml", "xml.etree", "xml.etree.ElementTree")):
+    from dbus_next import AuthError, Message, MessageType, Variant
+    from dbus_next.aio import MessageBus
 
 log = get_logger(__name__)
 

@@ -29,7 +29,12 @@ def replaced(modules: Mapping[str, ModuleType | None]) -> Iterator[None]:
 
 def left_out(*names: str) -> dict[str, ModuleType]:
     """Make stand-ins, for `replaced`, whose names can be imported and inherited from, but not called."""
-    return {name: _stand_in(name) for name in names}
+    modules = {name: _stand_in(name) for name in names}
+    for name, module in modules.items():
+        parent, _, child = name.rpartition(".")
+        if parent in modules:
+            setattr(modules[parent], child, module)
+    return modules
 
 
 def _stand_in(name: str) -> ModuleType:

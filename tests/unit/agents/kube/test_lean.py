@@ -116,7 +116,8 @@ def test_what_nobody_calls_stays_out() -> None:
     code = (
         "import json, sys\nimport nodeagent.app, osc.codec\nfrom agents.kube import lean\n"
         "lean.load('ApiClient'), lean.load('Configuration')(host='https://x')\n"
-        "names = ('rich', 'pygments', 'brotli', 'urllib3', 'dateutil', 'multiprocessing')\n"
+        "names = ('rich', 'pygments', 'brotli', 'urllib3', 'dateutil', 'multiprocessing', 'html.entities', 'pyexpat',"
+        "'cryptography.hazmat.primitives.serialization.ssh')\n"
         "loaded = [n for n in names if n in sys.modules]\n"
         "import brotli, rich, urllib3, multiprocessing.pool\n"
         "print(json.dumps([loaded, brotli.decompress(brotli.compress(b'x')).decode(), urllib3.util.make_headers.__name__]))"
