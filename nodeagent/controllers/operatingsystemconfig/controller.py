@@ -70,7 +70,8 @@ FIRST_RETRY = timedelta(milliseconds=5)
 LONGEST_RETRY = timedelta(seconds=1000)
 APPLY_SECONDS = 300.0
 """Longest pass over files and units: a pull that is given up, and what was waiting for it. An update in place has a time of its own (W19)."""
-DEADLINE = timedelta(seconds=APPLY_SECONDS) + BUDGET
+DEADLINE = timedelta(seconds=APPLY_SECONDS) + BUDGET + timedelta(minutes=2)
+"""Longest pass as a whole: what lies before, between and after the two is calls to an API server that may be slow."""
 
 
 class NodeUnknown(RetriableError):
