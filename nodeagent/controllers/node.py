@@ -16,7 +16,7 @@ from agents.core.errors import AgentError
 from agents.core.logging import get_logger
 from agents.core.yamlio import dump_json, load_yaml
 from agents.kube.client import Client
-from agents.kube.errors import DeadlineExceeded, NotFound, Unavailable
+from agents.kube.errors import DeadlineExceeded, InvalidResponse, NotFound, ServerError, Unavailable
 from agents.kube.models import NODES, Node
 from agents.kube.patch import merge
 from agents.runtime.cache import Informer
@@ -38,6 +38,8 @@ OWN_UNIT = "gardener-node-agent.service"
 MOST_UNITS = 100
 """Of one request; what it lists beyond that is named in an event and left alone."""
 STATE_MODE = 0o600
+_PERHAPS_DONE = (DeadlineExceeded, InvalidResponse, ServerError, Unavailable)
+"""Errors that do not tell whether the API server has made a change; a 504 comes from a proxy that gave up."""
 
 
 def units_of(value: str) -> list[str]:
@@ -160,7 +162,7 @@ class NodeReconciler:
                 await self._client.patch(NODES, node.metadata.name, merge({"metadata": metadata}))
             except NotFound:
                 log.debug("Node is gone", node=node.metadata.name)
-            except (DeadlineExceeded, Unavailable):
+            except _PERHAPS_DONE:
                 self._own_asked |= own  # it may be gone: then nothing else tells of this request
                 raise
         self._own_asked |= own

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from agents.kube.errors import ApiError, DeadlineExceeded, Forbidden, ServerError
+from agents.kube.errors import ApiError, DeadlineExceeded, Forbidden, InvalidResponse, ServerError
 from agents.kube.models import NODES
 from agents.kube.transport import Call
 from agents.runtime.controller import Controller
@@ -306,5 +306,27 @@ async def test_our_own_restart_is_not_lost_with_the_answer_to_the_patch(machine:
         await asyncio.sleep(60)
         assert machine.restarts() == 1
         machine.register(annotations={"other": "x"})
+        await asyncio.sleep(60)
+        assert machine.restarts() == 1
+
+
+@pytest.mark.parametrize("answer", [ServerError("gateway timeout", status=504), InvalidResponse("not JSON")])
+async def test_our_own_restart_is_not_lost_with_an_answer_that_does_not_tell(
+    machine: OwnNode, answer: ApiError
+) -> None:
+    """Contract 1.8, 7.2: what stands between us and the API server gave up on the patch, and it was made."""
+    machine.host.write_unit(OWN, SIMPLE)
+    machine.register(annotations={KEY: "gardener-node-agent"})
+    lost: list[Call] = []
+
+    def lose(call: Call) -> ApiError | None:
+        if call.method != "PATCH" or not call.path.startswith("/api/v1/nodes") or lost:
+            return None
+        lost.append(call)
+        machine.register()
+        return answer
+
+    machine.api._faults.append(lose)
+    async with machine.running(new(machine)):
         await asyncio.sleep(60)
         assert machine.restarts() == 1
