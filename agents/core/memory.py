@@ -7,6 +7,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import NoReturn
 
+from agents.core.logging import get_logger
+
+log = get_logger(__name__)
+
 QUIET = timedelta(seconds=2)
 """How long nobody may ask until memory is given back."""
 
@@ -39,9 +43,9 @@ class MemoryRelease:
             latest = now() + LONGEST.total_seconds()
             while await self._asked_within(QUIET) and now() < latest:
                 pass
-            await asyncio.to_thread(release_memory)
+            await _try_release()
             if not await self._asked_within(LONGEST):
-                await asyncio.to_thread(release_memory)
+                await _try_release()
 
     async def _asked_within(self, wait: timedelta) -> bool:
         self._asked.clear()
@@ -50,6 +54,14 @@ class MemoryRelease:
                 return await self._asked.wait()
         except TimeoutError:
             return False
+
+
+async def _try_release() -> None:
+    """Give memory back if that can be done: whoever runs this must not end where no thread can be started."""
+    try:
+        await asyncio.to_thread(release_memory)
+    except Exception as error:  # noqa: BLE001 - nothing depends on it
+        log.debug("Memory not given back", error=error)
 
 
 def release_memory() -> None:

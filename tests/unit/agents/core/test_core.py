@@ -102,3 +102,23 @@ async def test_memory_is_released_now_and_then_where_there_is_never_quiet(releas
             release.ask()
             await asyncio.sleep(1)
         await wait_for_threads(released, 1)
+
+
+async def test_memory_that_cannot_be_given_back_ends_nothing(
+    released: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no thread can be started, whoever runs this goes on, and it is tried again when somebody asks."""
+    release = memory.MemoryRelease()
+
+    async def refuse(_function: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async with running(release.run):
+        with monkeypatch.context() as full:
+            full.setattr(asyncio, "to_thread", refuse)
+            release.ask()
+            await asyncio.sleep(60)
+        assert not released
+        release.ask()
+        await asyncio.sleep(3)
+        await wait_for_threads(released, 1)
