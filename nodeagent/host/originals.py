@@ -74,12 +74,13 @@ class Originals:
         """Tell whether something was at a path before us, which is put back when the path leaves."""
         return self._mode(path) is not None
 
-    def keep(self, paths: Iterable[str], *, in_folders: Collection[str] = ()) -> None:
-        """Keep what is at these paths, none of which was ever written by us.
+    def keep(self, paths: Iterable[str], *, in_folders: Collection[str] = (), ours: Collection[str] = ()) -> None:
+        """Keep what is at these paths.
 
         Args:
-            paths: of files.
+            paths: of files, none of which was ever written by us.
             in_folders: more of them; of these is noted too that nothing was there, if their folder was.
+            ours: those of `in_folders` that hold something of ours, which is no original.
 
         Raises:
             FileError: not everything is kept; nothing may be overwritten.
@@ -87,11 +88,11 @@ class Originals:
         entries, before = dict(self._load()), len(self._load())
         for path in sorted({*paths, *in_folders}):
             try:
-                mode = keep_aside(self._at(path), self._kept(path))
+                mode = self._mode(path) if path in ours else keep_aside(self._at(path), self._kept(path))
             except files.UnsafePath as error:
                 log.debug("Original not kept, and it will not be written either", path=path, error=error)
                 continue
-            if mode is not None:
+            if mode is not None and path not in ours:
                 log.info("Original kept", path=path)
             if mode is not None or (path in in_folders and self._at(path).parent.is_dir()):
                 entries[path] = _Entry(path=path, mode=mode)

@@ -139,10 +139,7 @@ class Preparation:
                 in_place=due,
             )
         if not doubtful:
-            ours = loaded.touched.all_paths()
-            old = effective(last.decoded.config, hostname=self._hostname()) if last.decoded else Effective()
-            hosts = _foreign_registries(desired.effective, old, loaded.touched)
-            await run_to_end(self._originals.keep, _foreign(changes, desired.effective, old) - ours, in_folders=hosts)
+            await self._keep_originals(changes, desired.effective, last.decoded, loaded.touched)
         known = _of_secrets(desired.effective, {**before, **now})
         begin = partial(self._journal.begin, touched=touched, secret_digests=known)
         changes = await run_to_end(begin, desired.checksum, changes)
@@ -152,6 +149,13 @@ class Preparation:
         self.dirty = Dirty()
         self._say(desired, changes, resumed=resumed)
         return Prepared(contents, changes)
+
+    async def _keep_originals(
+        self, changes: Changes, wanted: Effective, last: Decoded | None, touched: Touched
+    ) -> None:
+        old = effective(last.config, hostname=self._hostname()) if last is not None else Effective()
+        ours, hosts = _ours(old, touched), _foreign_registries(wanted, old, touched)
+        await run_to_end(self._originals.keep, _foreign(changes, wanted, old) - ours, in_folders=hosts, ours=ours)
 
     async def _containerd_differs(self, wanted: Effective) -> bool:
         """Look at the real file (W16); if containerd cannot be asked, the step that would write it says why."""
@@ -244,6 +248,12 @@ def _foreign(changes: Changes, wanted: Effective, old: Effective) -> frozenset[s
     paths = {file.path for file in changes.files_changed}
     paths.update(*(change.unit.written_paths() for change in changes.units_changed))
     return frozenset(paths - old.written_paths() - {own.path, *own.file_paths})
+
+
+def _ours(old: Effective, touched: Touched) -> frozenset[str]:
+    """Return the paths of what OSCs have brought; a registry's file may be where the next one has a file of its own, and the reverse."""
+    registries = old.registries_by_upstream().keys() | touched.registries
+    return old.written_paths() | touched.all_paths() | frozenset(map(hosts_file, registries))
 
 
 def dirty_of(findings: Iterable[Finding]) -> Dirty:

@@ -287,3 +287,36 @@ async def test_a_unit_that_is_ours_once_more_is_as_the_osc_says(
         node.publish()
         await node.reconcile()
         assert await state(node, "os.service") == before
+
+
+async def test_a_file_in_place_of_our_registrys_has_no_original(node: OscAgent) -> None:
+    """Ledger: what a registry of an OSC brought is ours: it does not come back when a file of the next OSC in its place goes."""
+    node.host.write_unit("containerd.service", SLEEP)
+    node.publish(criConfig=containerd(registries=[REGISTRY]))
+    async with node.connected():
+        await node.reconcile()
+        assert "https://mirror" in (node.read(HOSTS) or "")
+        node.publish(files=[inline(HOSTS, "of a file")], criConfig=containerd())
+        await node.reconcile()
+        assert node.read(HOSTS) == "of a file"
+        node.publish(criConfig=containerd())
+        await node.reconcile()
+    assert node.read(HOSTS) is None
+
+
+@pytest.mark.parametrize("original", [None, "of the os"])
+async def test_a_registry_in_place_of_our_file_has_what_was_before_both(node: OscAgent, original: str | None) -> None:
+    """Ledger: a file of an OSC whose place a registry of the next one takes is no original, and does not replace the real one."""
+    node.host.write_unit("containerd.service", SLEEP)
+    if original is not None:
+        write(node, HOSTS, original)
+    node.publish(files=[inline(HOSTS, "of a file")], criConfig=containerd())
+    async with node.connected():
+        await node.reconcile()
+        assert node.read(HOSTS) == "of a file"
+        node.publish(criConfig=containerd(registries=[REGISTRY]))
+        await node.reconcile()
+        assert "https://mirror" in (node.read(HOSTS) or "")
+        node.publish(criConfig=containerd())
+        await node.reconcile()
+    assert node.read(HOSTS) == original
