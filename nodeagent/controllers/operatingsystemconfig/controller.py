@@ -311,6 +311,7 @@ class OperatingSystemConfigReconciler:
         if prepared is None:
             self._with.in_place.rest()
             self._with.watch(desired.effective.written_paths())
+            await self._drop_originals(desired)  # what ended after the commit may not have
             return await self._report(secret, desired, node)
         config, in_place = desired.decoded.config, prepared.changes.in_place
         if in_place:
@@ -338,10 +339,14 @@ class OperatingSystemConfigReconciler:
         # Before it is said that the OSC is applied: from then on everybody may rely on it.
         self._with.watch(desired.effective.written_paths())
         await run_to_end(self._with.journal.commit, desired.decoded.document)
+        await self._drop_originals(desired)
+        return await self._report(secret, desired, node)
+
+    async def _drop_originals(self, desired: Desired) -> None:
+        """Forget what was at paths that are no longer ours: this OSC is applied to its end."""
         # containerd's configuration stays as it was made when an OSC no longer has any; only a reset puts it back.
         registries = map(hosts_file, desired.effective.registries_by_upstream())
         await run_to_end(self._with.originals.drop, but={*desired.effective.written_paths(), *registries, CONFIG_FILE})
-        return await self._report(secret, desired, node)
 
     async def _carry_out(self, desired: Desired, prepared: Prepared) -> Outcome:
         steps = plan(prepared.changes, desired.effective)

@@ -1,10 +1,11 @@
 """What was there before an OSC replaced it."""
 
 from pathlib import Path
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
+from agents.core.files import FileError
 from systemd.errors import BusUnavailable
 from tests.support.osc_agent import SLEEP, OscAgent, containerd, from_secret, inline
 
@@ -320,3 +321,21 @@ async def test_a_registry_in_place_of_our_file_has_what_was_before_both(node: Os
         node.publish(criConfig=containerd())
         await node.reconcile()
     assert node.read(HOSTS) == original
+
+
+async def test_originals_are_dropped_also_where_that_failed_at_first(
+    node: OscAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """State that heals: an original of a path that left is not kept for ever because the disk was full at the end of the apply."""
+    write(node, MOTD, "original")
+    node.publish(files=[inline(MOTD, "one")])
+    async with node.connected():
+        await node.reconcile()
+        node.publish()
+        with monkeypatch.context() as full:
+            full.setattr(node.originals, "drop", Mock(side_effect=FileError("file not written", node.root / "x")))
+            with pytest.raises(FileError):
+                await node.reconcile()
+        await node.reconcile()
+    assert node.originals.paths == frozenset()
+    assert [path.name for path in node.paths.originals.iterdir()] == ["ledger.json"]
