@@ -119,6 +119,7 @@ class Preparation:
                 and last.decoded is not None
                 and last.decoded.document == desired.decoded.document
             ):
+                self.dirty = Dirty()  # nobody brings it, or it was put right meanwhile
                 return None
             contents = await self._contents.resolve(changes.files_changed)
             now = secret_digests(changes.files_changed, contents)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from nodeagent.controllers.operatingsystemconfig.controller import ApplyFailed
+from nodeagent.host.consistency import Finding
 from nodeagent.host.extracted_files import ExtractedFiles
 from osc.types import File
 from tests.support.drifting import DROP_IN, UNIT, UNIT_FILE, restarted_since, touch
@@ -525,3 +526,22 @@ async def test_a_tag_that_moved_is_said_also_of_what_an_older_agent_copied(tagge
         touch(tagged, TOOL, "damaged")
         await tagged.reconcile()
     assert len(tagged.moved_tags) == 1
+
+
+async def test_what_nobody_brings_does_not_keep_the_look_for_secrets_away(node: OscAgent) -> None:
+    """Contract 7.11, 9 W44: a missing file that no OSC brings, found at the start, is no reason to apply all again at each sync."""
+    node.put_secret("s", "key", "one")
+    unit = {"name": "a.service", "content": SLEEP, "filePaths": ["/etc/of-the-os"]}
+    node.publish(files=[from_secret("/etc/secret", "s")], units=[unit])
+    async with node.connected():
+        await node.reconcile()
+        node.start_process()
+        node.identity.start()
+        node.reconciler.repair([Finding("DependencyMissing", "file is missing", path="/etc/of-the-os")])
+        await node.reconcile()
+        patches = len(node.api.requests("PATCH"))
+        node.put_secret("s", "key", "two")
+        for _ in range(2):
+            await node.reconcile()
+        assert node.read("/etc/secret") == "two"
+        assert len(node.api.requests("PATCH")) <= patches + 1

@@ -1,10 +1,12 @@
 """containerd's configuration that somebody else changed, as the drift look sees it."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 
 import pytest
 
 from agents.core.errors import RetriableError
+from osc.diff import Dirty
+from osc.merge import Effective
 from tests.support.drifting import restarted_since
 from tests.support.osc_agent import SLEEP, OscAgent, containerd, inline
 
@@ -166,3 +168,27 @@ async def test_w15_numbers_that_another_agent_wrote_as_floats_become_integers(no
         node.host.jobs.clear()
         await node.reconcile()
     assert (node.applied(), node.host.jobs) == (checksum, [])
+
+
+async def test_what_was_put_right_by_others_meanwhile_is_forgotten(
+    runtime: OscAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Contract 9 W14, W44: drift that is gone before its repair leaves no pass behind that applies everything again and again."""
+    good = runtime.read(CONFIG) or ""
+    write(runtime, EMPTIED)
+    look = runtime.drift.look
+
+    async def look_and_mend(applied: Effective, *, coming: Collection[str] = ()) -> Dirty:
+        dirty = await look(applied, coming=coming)
+        write(runtime, good)
+        return dirty
+
+    with monkeypatch.context() as others:
+        others.setattr(runtime.drift, "look", look_and_mend)
+        await runtime.reconcile()
+    patches = len(runtime.api.requests("PATCH"))
+    cleaned = runtime.images.cleaned
+    for _ in range(3):
+        await runtime.reconcile()
+    assert len(runtime.api.requests("PATCH")) == patches
+    assert runtime.images.cleaned == cleaned + 3
