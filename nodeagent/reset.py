@@ -234,7 +234,7 @@ class Reset:
         for unit in remains.units:
             await self._attempt(problems, unit.name, self._remove_unit(unit))
         program = f"/{self._with.paths.own_program.relative_to(self._with.paths.root)}"
-        later = {program} & set(remains.files) - self._with.originals.paths
+        later = set() if await asyncio.to_thread(self._with.originals.has, program) else {program} & set(remains.files)
         for path in (*remains.files, *map(str, self._with.tokens)):
             if path in later:
                 continue
@@ -297,8 +297,9 @@ class Reset:
 
         A folder that was there before us stays, and its `hosts.toml` is as it was then.
         """
-        if hosts_file(upstream) in await asyncio.to_thread(lambda: self._with.originals.paths):
-            await self._remove_file(hosts_file(upstream))
+        hosts, originals = hosts_file(upstream), self._with.originals
+        if await asyncio.to_thread(lambda: hosts in originals.paths or originals.has(hosts)):
+            await self._remove_file(hosts)
             return
         folder = self._with.paths.root / CERTS_DIRECTORY.lstrip("/") / upstream
         content = await asyncio.to_thread(files.read_optional, folder / HOSTS_FILE)

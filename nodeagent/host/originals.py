@@ -74,6 +74,10 @@ class Originals:
         """Tell whether something was at a path before us, which is put back when the path leaves."""
         return self._mode(path) is not None
 
+    def may_have_folder(self, path: str) -> bool:
+        """Tell whether the folder of a path was there before us, so that it stays; after damage nobody knows, and it may have been."""
+        return path in self._load() or self._damaged
+
     def keep(self, paths: Iterable[str], *, in_folders: Collection[str] = (), ours: Collection[str] = ()) -> None:
         """Keep what is at these paths.
 
@@ -142,7 +146,7 @@ class Originals:
             FileError: it is not noted.
         """
         files.ensure_directory(self._folder, mode=_FOLDER_MODE)
-        entry = self._load().get(path, _Entry(path=path, mode=None))
+        entry = self._load().get(path, _Entry(path=path, mode=self._mode(path)))
         self._save({**self._load(), path: entry.model_copy(update={"unit": unit})})
 
     def owe_unit(self, path: str, *, owed: bool) -> None:

@@ -106,7 +106,7 @@ class Steps:
         if not isinstance(step, RemoveRegistry) or hosts_file(step.name) in step.keep:
             return
         path = self._at(f"{CERTS_DIRECTORY}/{step.name}")
-        if step.keep or hosts_file(step.name) in self._originals.paths:
+        if step.keep or self._originals.may_have_folder(hosts_file(step.name)):
             self._remove("registry", path / HOSTS_FILE, step.id)
         elif path.exists() or path.is_symlink():
             self._add("registry", step.name, "remove", before=content.current(path / HOSTS_FILE, self._root))

@@ -153,7 +153,7 @@ class ContainerdFiles:
         directory = self._directory(upstream)
         if hosts_file(upstream) in keep:
             removed = False
-        elif keep or hosts_file(upstream) in self._originals.paths:
+        elif keep or self._originals.may_have_folder(hosts_file(upstream)):
             removed = self._originals.take_back(directory / HOSTS_FILE)
         else:
             removed = trees.remove(directory)

@@ -189,6 +189,21 @@ async def test_what_was_there_before_us_comes_back(node: Node) -> None:
     assert node.host.received.count("RestartUnit") == 1
 
 
+async def test_originals_come_back_although_their_ledger_is_damaged(node: Node) -> None:
+    """Contract 8.4: what is kept is put back, also in a registry's folder, and in the place of the agent's program."""
+    program = f"/{node.paths.own_program.relative_to(node.root)}"
+    hosts = "/etc/containerd/certs.d/theirs/hosts.toml"
+    for path in (program, hosts):
+        node.write(path[1:], "before")
+    Originals(folder=node.paths.originals, root=node.root).keep([program, hosts])
+    for path in (program, hosts):
+        write_atomic(node.root / path[1:], b"# managed by gardener-node-agent\n", mode=0o644)
+    (node.paths.originals / "ledger.json").write_text("{")
+    node.remains = Remains(units=(OWN_REMAINS,), files=(program,), registries=("theirs",))
+    await node.reset()
+    assert [(node.root / path[1:]).read_text() for path in (program, hosts)] == ["before"] * 2
+
+
 async def test_a_unit_of_the_operating_system_runs_as_before_us(node: Node) -> None:
     """Contract 8.4: with its file it is enabled and running as before the join, also after a reset that is repeated."""
     unit = node.write("etc/systemd/system/os.service", SLEEP + "# of the operating system\n")

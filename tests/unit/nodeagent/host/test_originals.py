@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agents.core import aside, files
-from nodeagent.host.originals import Originals
+from nodeagent.host.originals import FormerUnit, Originals
 
 
 def test_taking_back_is_repeatable_until_it_is_dropped(tmp_path: Path) -> None:
@@ -165,3 +165,15 @@ def test_attributes_that_the_file_system_cannot_hold_are_left_out(
     assert (tmp_path / "kept").read_text() == "original"
     monkeypatch.setattr(os, "listxattr", refuse)
     assert aside.put_back(tmp_path / "kept", tmp_path / "a", mode=0o644)
+
+
+def test_a_note_about_a_unit_does_not_hide_its_original_after_damage(tmp_path: Path) -> None:
+    """State that heals: a ledger begun anew by a note about a unit does not say that there was no file."""
+    unit, folder = tmp_path / "a.service", tmp_path / "kept"
+    unit.write_text("original")
+    Originals(folder=folder, root=tmp_path).keep(["/a.service"])
+    (folder / "ledger.json").write_text("{")
+    Originals(folder=folder, root=tmp_path).note_unit("/a.service", FormerUnit(enabled=True, active=True))
+    files.write_atomic(unit, b"ours", mode=0o600)
+    assert Originals(folder=folder, root=tmp_path).take_back(unit)
+    assert unit.read_text() == "original"

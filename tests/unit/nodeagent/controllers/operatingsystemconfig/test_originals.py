@@ -339,3 +339,19 @@ async def test_originals_are_dropped_also_where_that_failed_at_first(
         await node.reconcile()
     assert node.originals.paths == frozenset()
     assert [path.name for path in node.paths.originals.iterdir()] == ["ledger.json"]
+
+
+async def test_a_registrys_folder_is_as_before_although_the_ledger_is_damaged(node: OscAgent) -> None:
+    """Ledger: where the original itself is kept, neither it nor what was beside it goes with the registry."""
+    node.host.write_unit("containerd.service", SLEEP)
+    write(node, HOSTS, 'server = "https://of-the-os"')
+    write(node, CA, "of an administrator")
+    node.publish(criConfig=containerd(registries=[REGISTRY]))
+    async with node.connected():
+        await node.reconcile()
+        (node.paths.originals / "ledger.json").write_text("{")
+        node.start_process()
+        node.publish(criConfig=containerd())
+        await node.reconcile()
+    assert node.read(HOSTS) == 'server = "https://of-the-os"'
+    assert node.read(CA) == "of an administrator"
