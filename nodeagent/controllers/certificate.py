@@ -92,6 +92,7 @@ class CertificateReconciler:
         if wait > timedelta(0):
             await self._credentials.confirm_again()
             return Result(requeue_after=min(wait, RETRY if self._credentials.in_use.doubted else LONGEST_WAIT))
+        await self._try_confirm()
         try:
             await self._credentials.renew(self._client)
         except CertificateNotAccepted as error:
@@ -101,6 +102,13 @@ class CertificateReconciler:
             return Result(requeue_after=self._say_refused(error))
         self._said, self._refusals, self._refused = False, Refusals(), 0
         return await self._rest()
+
+    async def _try_confirm(self) -> None:
+        """Confirm what is in use: it may be long until somebody signs another one. What stands against that does not hold a renewal back."""
+        try:
+            await self._credentials.confirm_again()
+        except AgentError as error:
+            log.debug("Client certificate not confirmed", error=error)
 
     async def _start_over(self) -> Result:
         """Have another certificate requested with the bootstrap token; what stands against that is said once."""

@@ -473,6 +473,19 @@ async def test_nothing_is_confirmed_before_it_has_worked(machine: Machine) -> No
         assert not backup.exists()
 
 
+@pytest.mark.parametrize("broken", [False, True])
+async def test_what_works_is_confirmed_also_where_it_is_due(machine: Machine, broken: bool) -> None:
+    """Contract 4.4, 4.6: nobody signs: what works is kept all the same; a disk that does not take that holds no renewal back."""
+    backup = machine.paths.kubeconfig.with_name("kubeconfig.bak")
+    backup.mkdir() if broken else backup.write_bytes(machine.paths.kubeconfig.read_bytes())
+    machine.clock.advance(LIFETIME.total_seconds() * 0.95)
+    controller = machine.controller()
+    machine.credentials.works()
+    async with machine.running(controller):
+        await machine.requested(within=timedelta(minutes=5))
+        assert backup.exists() is broken
+
+
 async def test_what_was_found_out_about_the_kubeconfig_is_told_once_there_is_a_node_to_tell_it_about(
     machine: Machine,
 ) -> None:
