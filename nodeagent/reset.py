@@ -32,7 +32,7 @@ from nodeagent.paths import UNPACKED, Paths
 from nodeagent.remains import Remains, UnitRemains
 from osc.containerd import CERTS_DIRECTORY, CONFIG_FILE, CONTAINERD_UNIT, HOSTS_FILE, hosts_file, hosts_toml
 from osc.types import OWN_UNIT, UNIT_DIRECTORY, Registry
-from systemd.errors import UnitMasked, UnitNotFound
+from systemd.errors import BusUnavailable, SystemdError, UnitMasked, UnitNotFound
 from systemd.jobs import JobOutcome
 from systemd.manager import UnitManager
 from systemd.unitfiles import UnitFiles
@@ -320,10 +320,20 @@ class Reset:
             await self._restart(unit.name)
 
     async def _restart(self, name: str) -> None:
-        """Restart a unit of the operating system that runs, so that it runs as before us."""
-        if (await self._units.unit(name)).active_state == "active":
+        """Restart a unit of the operating system that runs, so that it runs as before us; that systemd refuses it is said, and no failure."""
+        if (await self._units.unit(name)).active_state != "active":
+            return
+        try:
             report = await self._units.restart(name)
-            log.info("Unit restarted without our settings", unit=name, result=report.outcome.value)
+        except BusUnavailable:
+            raise
+        except SystemdError as error:
+            log.error("Unit not restarted, it runs with our settings", unit=name, error=error)
+            self._with.report(
+                f"Not restarted: {name}, which runs with the agent's settings until somebody does ({error.message})"
+            )
+            return
+        log.info("Unit restarted without our settings", unit=name, result=report.outcome.value)
 
     # Step 4: what a new reset would need.
 

@@ -281,6 +281,21 @@ async def test_a_repeated_reset_still_restarts_a_unit_that_lost_its_drop_ins(nod
     assert node.host.received.count("RestartUnit") == 1
 
 
+async def test_a_unit_that_systemd_does_not_restart_holds_no_reset_up(node: Node) -> None:
+    """Contract 8.4, 9 W41: a unit that runs and was masked loses our drop-ins; that it cannot be restarted is no end of all resets."""
+    node.write("usr/lib/systemd/system/os.service", SLEEP)
+    await node.units.reload()
+    node.write("etc/systemd/system/os.service.d/a.conf", "[Service]\n")
+    await node.start("os.service")
+    node.host.mask("os.service")
+    await node.units.reload()
+    node.remains = Remains(units=(UnitRemains("os.service", False, ("a.conf",)), OWN_REMAINS))
+    await node.reset()
+    assert any(line.startswith("Not restarted: os.service") for line in node.lines)
+    assert not (node.root / "etc/systemd/system/os.service.d").exists()
+    assert list(node.paths.base.iterdir()) == []
+
+
 async def test_a_masked_or_replaced_unit_is_left_as_the_administrator_made_it(node: Node) -> None:
     """Contract 9 W41: a mask in the place of our unit file is not ours, and no error."""
     node.host.mask("masked.service")
