@@ -255,6 +255,8 @@ class Reset:
         await asyncio.to_thread(trees.remove, self._with.paths.generations)
         for state in (self._with.paths.desired, self._with.paths.pending_changes, self._with.paths.last_applied):
             await asyncio.to_thread(files.remove, state)
+        # Before what it names: a ledger without its originals says that there was nothing to put back.
+        await asyncio.to_thread(self._with.originals.forget)
 
     async def _attempt(self, problems: list[str], what: str, act: Awaitable[None]) -> None:
         """Do one thing whatever became of the others."""

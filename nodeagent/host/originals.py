@@ -194,6 +194,15 @@ class Originals:
         for path in gone:
             files.remove(self._kept(path))
 
+    def forget(self) -> None:
+        """Know of nothing any more: all that is kept was put back, and what holds it is about to go.
+
+        Raises:
+            FileError: the ledger is still there.
+        """
+        files.remove(self._folder / _LEDGER)
+        self._entries = None
+
     def _replace(self, path: str, **changes: object) -> None:
         """Change an entry, and the file if that makes a difference."""
         entries = self._load()

@@ -238,6 +238,33 @@ async def test_originals_that_were_put_back_survive_a_reset_that_is_repeated(nod
     assert seen == [False]
 
 
+async def test_originals_that_were_put_back_survive_a_kill_while_the_folder_is_emptied(node: Node) -> None:
+    """Contract 8.4: killed when what was kept is gone and other state is not: the next reset does not delete what was put back."""
+    place = node.write("etc/os", "before")
+    Originals(folder=node.paths.originals, root=node.root).keep(["/etc/os"])
+    write_atomic(place, b"ours", mode=0o600)
+    # Whatever else is known of: what the ledger names is looked after.
+    node.find = lambda: Remains(
+        units=(OWN_REMAINS,),
+        files=tuple(Originals(folder=node.paths.originals, root=node.root).paths),
+    )
+
+    class Killed(NodeFolders):
+        async def empty_own(self, *, keep: Collection[Path]) -> None:
+            for kept in node.paths.originals.iterdir():
+                if kept.suffix != ".json":
+                    kept.unlink()
+            raise RetriableError("killed")
+
+    folders, node.folders = node.folders, Killed
+    with suppress(ResetFailed):
+        await node.reset()
+    assert place.read_text() == "before"
+    node.folders = folders
+    await node.reset()
+    assert place.read_text() == "before"
+
+
 async def test_w41_units_of_the_operating_system_keep_running(node: Node) -> None:
     """Contract 9 W41: a unit without content of ours is neither stopped nor disabled; it loses our drop-ins and runs without."""
     node.host.write_unit("containerd.service", SLEEP)
