@@ -335,7 +335,9 @@ class _PendingFile(WireModel):
             reload=private.reload,
             own_restart=OwnRestart.REQUIRED if must_restart else OwnRestart.NONE,
         )
-        return with_containerd_config(changes, changed=self.containerd.config_file_changed)
+        # Ours lists the restart of containerd if there is to be one; another agent adds it when it comes to that.
+        foreign = self.x_journal is None
+        return with_containerd_config(changes, changed=self.containerd.config_file_changed, restart=foreign)
 
 
 def _change(unit: _ChangedUnit, removed: Iterable[str]) -> UnitChange:

@@ -224,7 +224,9 @@ def resumed_changes(pending: Pending, wanted: Effective, dirty: Dirty, *, other_
     if wanted.runtime is None:
         # The Go agent asks for this on every first run; without settings there is nothing to write.
         changes = changes.without((Entry(EntryKind.CONTAINERD_CONFIG),))
-    restart = (CONTAINERD_UNIT, CONFIG_FILE) not in dirty.still
+    # Whether containerd is restarted for what is left from before was decided when that began.
+    decided = changes.containerd_config and CONFIG_FILE not in dirty.paths
+    restart = not decided and (CONTAINERD_UNIT, CONFIG_FILE) not in dirty.still
     return with_containerd_config(add_dirty(changes, wanted, dirty), changed=other_config and due, restart=restart)
 
 

@@ -192,3 +192,30 @@ async def test_what_was_put_right_by_others_meanwhile_is_forgotten(
         await runtime.reconcile()
     assert len(runtime.api.requests("PATCH")) == patches
     assert runtime.images.cleaned == cleaned + 3
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_repair_that_failed_at_first_restarts_no_more_than_it_was_to(
+    runtime: OscAgent, restarted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Contract 9 W14: containerd runs with what was right: also the second attempt, also of another process, does not restart it."""
+    write(runtime, EMPTIED)
+    restarted_since(runtime, seconds=-600, name=UNIT)
+    look = runtime.drift.look
+
+    async def look_and_fail(applied: Effective, *, coming: Collection[str] = ()) -> Dirty:
+        dirty = await look(applied, coming=coming)
+        runtime.containerd.error = RetriableError("no answer")
+        return dirty
+
+    with monkeypatch.context() as failing:
+        failing.setattr(runtime.drift, "look", look_and_fail)
+        with pytest.raises(Exception, match="items could not be applied"):
+            await runtime.reconcile()
+    runtime.containerd.error = None
+    if restarted:
+        runtime.start_process()
+        runtime.identity.start()
+    await runtime.reconcile()
+    assert 'sandbox_image = "pause"' in (runtime.read(CONFIG) or "")
+    assert runtime.host.jobs == []
