@@ -49,9 +49,15 @@ class FileConsistency:
         wanted = effective(applied.config, hostname=self._hostname)
         loaded = await self._loaded_units()
         digests = (await asyncio.to_thread(self._journal.load)).secret_digests
-        findings = await asyncio.to_thread(
-            lambda: list(inspect(self._untouched(wanted), loaded_units=loaded, secret_digests=digests, root=self._root))
-        )
+        try:
+            findings = await asyncio.to_thread(
+                lambda: list(
+                    inspect(self._untouched(wanted), loaded_units=loaded, secret_digests=digests, root=self._root)
+                )
+            )
+        except OSError as error:
+            log.error("Machine not compared with what was applied", error=error)
+            return
         for finding in findings:
             log.error("Machine differs from what was applied", reason=finding.reason, finding=finding.message)
             self._report(node, finding)

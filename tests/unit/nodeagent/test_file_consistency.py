@@ -151,6 +151,19 @@ async def test_a_damaged_last_applied_is_not_fatal(check: Check, tmp_path: Path)
     assert check.reported == []
 
 
+async def test_a_disk_that_does_not_let_itself_be_looked_at_is_not_fatal(check: Check, tmp_path: Path) -> None:
+    """Contract 7.11: never fatal: an agent that ends for it is started again and again, and its heartbeat says that all is well."""
+    check.root = tmp_path
+    unit_file = tmp_path / "etc/systemd/system/a.service"
+    unit_file.parent.mkdir(parents=True)
+    unit_file.write_text("x")
+    unit = {"name": "a.service", "content": "x", "filePaths": ["/" + "n" * 300]}
+    check.journal.begin("v1", diff(Effective(), old=None))
+    check.journal.commit({"spec": {"units": [unit]}})
+    await check.run()
+    assert check.repaired == []
+
+
 async def test_what_an_unfinished_apply_touched_is_no_damage(check: Check, tmp_path: Path) -> None:
     """Contract 7.11, 6.4: a file that an interrupted apply was about to write is left to that apply."""
     check.apply(tmp_path / "a", tmp_path / "b")
