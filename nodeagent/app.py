@@ -48,6 +48,7 @@ from nodeagent.host.units_in_use import UnitsInUse
 from nodeagent.metrics import NodeAgentMetrics
 from nodeagent.node_controllers import NodeParts, new_controllers
 from nodeagent.paths import Paths
+from nodeagent.startup.failed_start import FailedStart
 from nodeagent.startup.file_consistency import FileConsistency
 from nodeagent.startup.kubelet_bootstrap_kubeconfig import KubeletBootstrapKubeconfig
 from nodeagent.startup.stale_files import StaleFiles
@@ -154,12 +155,17 @@ class _Process:
         self._counts = NodeAgentMetrics(
             self._metrics, lease_age=self._heartbeat_age, restarts=lambda: self._budget.totals
         )
+        self._failed_start = FailedStart(self._paths.failed_start)
+        self._complete = False
         self._manager = self._new_manager()
         self._cluster: _ShootCluster | None = None
 
     async def run(self) -> int:
         try:
-            return await self._manager.run()
+            code = await self._manager.run()
+            if code and not self._complete:
+                await self._failed_start.note()
+            return code
         finally:
             self._notifier.stopping()
             _end_soon(self._abort)
@@ -190,9 +196,10 @@ class _Process:
                 self._connect,
                 self._look_after_certificate,
                 self._wait_synced,
-                self._begin_heartbeat,
+                self._begin_early_heartbeat,
                 kubelet.run,
                 self._add_controllers,
+                self._complete_start,
             ],
             abort=self._abort,
             say=to_console if self._owner is None else self._owner.say,
@@ -244,8 +251,18 @@ class _Process:
         # Kept by the certificate's controller: a disk that is full, or takes nothing, must not keep the heartbeat from its start.
         self._credentials.works()
 
-    async def _begin_heartbeat(self) -> None:
+    async def _begin_early_heartbeat(self) -> None:
         # Before what looks at the disk and asks systemd: either may take longer than a Lease lasts.
+        if not await self._failed_start.is_noted():
+            self._begin_heartbeat()
+
+    async def _complete_start(self) -> None:
+        self._complete = True
+        if await self._failed_start.is_noted():
+            self._begin_heartbeat()
+            await self._failed_start.forget()
+
+    def _begin_heartbeat(self) -> None:
         shoot = self._shoot
         self._manager.add_controller(
             lease.new_controller(

@@ -114,6 +114,11 @@ class Paths:
         return self.runtime / "status.json"
 
     @property
+    def failed_start(self) -> Path:
+        """There if the last start ended with an error before it was complete."""
+        return self.runtime / "failed-start"
+
+    @property
     def unit_jobs(self) -> Path:
         """Jobs of units that have not ended, and units that were taken as started while they were still activating."""
         return self.runtime / "unit-jobs.json"

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from agents.core import files
+from agents.core.errors import FatalError
 from agents.core.generations import Generations
 from agents.core.shutdown import Shutdown
 from agents.kube.client import Client
@@ -24,6 +25,7 @@ from nodeagent.host.ctr import CtrSettings
 from nodeagent.host.hostname import read_hostname
 from nodeagent.host.image_extractor import CtrImageExtractor
 from nodeagent.paths import Paths
+from nodeagent.startup.kubelet_bootstrap_kubeconfig import KubeletBootstrapKubeconfig
 from systemd.manager import SystemdUnitManager
 from systemd.notify import ServiceEnvironment
 from tests.lab.pki import Authority
@@ -63,20 +65,22 @@ class Machine:
         """Run the whole process; notes are what was found out about its configuration."""
         shutdown = Shutdown()
         async with asyncio.TaskGroup() as group:
-            process = group.create_task(
-                app.run(
-                    config.load(self.config_file),
-                    self.config_file,
-                    notes=notes,
-                    ctr=CtrSettings(),
-                    service=ServiceEnvironment(),
-                    search_path="/bin",
-                    owner=app.Owner(shutdown=shutdown, say=lambda _line: None, abort=lambda _code: None),
-                )
-            )
+            process = group.create_task(self.run(shutdown, *notes))
             yield process
             shutdown.request("end of the test")
             assert await process == 0
+
+    async def run(self, shutdown: Shutdown, *notes: Note) -> int:
+        """Run the whole process until it is asked to end, or does; returns its exit code."""
+        return await app.run(
+            config.load(self.config_file),
+            self.config_file,
+            notes=notes,
+            ctr=CtrSettings(),
+            service=ServiceEnvironment(),
+            search_path="/bin",
+            owner=app.Owner(shutdown=shutdown, say=lambda _line: None, abort=lambda _code: None),
+        )
 
 
 @pytest.fixture
@@ -146,3 +150,31 @@ async def test_what_was_found_out_about_the_configuration_is_told_once_there_is_
             await asyncio.sleep(2)
         told = [event["note"] for event in machine.api.stored(EVENTS) if event["reason"] == "ConfigurationDamaged"]
         assert told == ["it was torn"]
+
+
+async def test_an_agent_that_fails_at_each_start_is_not_taken_for_one_that_works(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Issue section 2, 1: a start that follows one that failed has its heartbeat once it is complete."""
+
+    async def fail(_self: KubeletBootstrapKubeconfig) -> None:
+        await asyncio.sleep(2)
+        raise FatalError("what ends every start")
+
+    beating = [f"gardener-node-agent-{machine.name}"]
+    with monkeypatch.context() as failing:
+        failing.setattr(KubeletBootstrapKubeconfig, "run", fail)
+        assert await machine.run(Shutdown()) == 1
+        assert machine.heartbeats == beating
+        machine.api.remove(LEASES, beating[0], "kube-system")
+        for _ in range(2):
+            assert await machine.run(Shutdown()) == 1
+            assert machine.heartbeats == []
+    async with machine.running():
+        await asyncio.sleep(2)
+        assert machine.heartbeats == beating
+    machine.api.remove(LEASES, beating[0], "kube-system")
+    with monkeypatch.context() as failing:
+        failing.setattr(KubeletBootstrapKubeconfig, "run", fail)
+        assert await machine.run(Shutdown()) == 1
+        assert machine.heartbeats == beating
