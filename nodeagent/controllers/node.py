@@ -121,6 +121,8 @@ class NodeReconciler:
         self._requested = requested
         self._restart_self = restart_self
         self._own_asked = False
+        self._served = ""
+        """Version of the Node from which the annotation was taken away."""
 
     async def reconcile(self, request: Request) -> Result:
         """Restart what is listed and was not restarted yet, take the annotation away, restart ourselves if listed."""
@@ -130,6 +132,8 @@ class NodeReconciler:
             await asyncio.to_thread(self._requested.forget)
             await self._serve_own()
             return Result()
+        if node.metadata.resource_version == self._served:
+            return Result()  # as it was before we took the annotation away; what it became is on its way
         # Another Node object of the same name may ask for the same; a digest, because a request may be long.
         key = hashlib.sha256(f"{node.metadata.uid}/{value}".encode()).hexdigest()
         listed = units_of(value)
@@ -162,9 +166,10 @@ class NodeReconciler:
                 await self._client.patch(NODES, node.metadata.name, merge({"metadata": metadata}))
             except NotFound:
                 log.debug("Node is gone", node=node.metadata.name)
-            except _PERHAPS_DONE:
+            except (*_PERHAPS_DONE, asyncio.CancelledError):
                 self._own_asked |= own  # it may be gone: then nothing else tells of this request
                 raise
+            self._served = node.metadata.resource_version
         self._own_asked |= own
         return True
 

@@ -9,8 +9,9 @@ from agents.kube.errors import ApiError, DeadlineExceeded, Forbidden, InvalidRes
 from agents.kube.models import NODES
 from agents.kube.transport import Call
 from agents.runtime.controller import Controller
+from agents.runtime.reconcile import Request
 from nodeagent.controllers import node
-from nodeagent.controllers.node import units_of
+from nodeagent.controllers.node import NodeReconciler, RequestedRestarts, units_of
 from tests.support.own_node import NAME, OwnNode
 from tests.support.systemd_behaviour import SIMPLE, gate
 
@@ -329,4 +330,56 @@ async def test_our_own_restart_is_not_lost_with_an_answer_that_does_not_tell(
     machine.api._faults.append(lose)
     async with machine.running(new(machine)):
         await asyncio.sleep(60)
+        assert machine.restarts() == 1
+
+
+def reconciler(machine: OwnNode) -> NodeReconciler:
+    """Return what the controller calls."""
+    return NodeReconciler(
+        client=machine.client,
+        nodes=machine.nodes,
+        units=machine.units,
+        in_use=machine.in_use,
+        events=machine.speaker("node"),
+        requested=RequestedRestarts(machine.paths.requested_restarts),
+        restart_self=None,
+    )
+
+
+async def test_a_removal_that_is_seen_late_restarts_nothing_twice(
+    machine: OwnNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Contract 7.2: what the cache still has after the annotation was taken away is no other request."""
+    machine.host.write_unit("a.service", SIMPLE)
+    machine.register(annotations={KEY: "a"})
+    async with machine.running():
+        seen, serve = machine.identity.node, reconciler(machine)
+        with monkeypatch.context() as late:
+            late.setattr(machine.nodes, "get", lambda _request: seen)
+            for _ in range(2):
+                await serve.reconcile(Request("", NAME))
+        assert (machine.restarts(), annotation(machine)) == (1, None)
+        machine.register(annotations={KEY: "a"})
+        await asyncio.sleep(1)
+        await serve.reconcile(Request("", NAME))
+        assert (machine.restarts(), annotation(machine)) == (2, None)
+
+
+async def test_our_own_restart_is_not_lost_with_a_pass_that_takes_too_long(machine: OwnNode) -> None:
+    """Contract 1.8, 7.2: the time of the pass is up in the middle of the patch, and it was made."""
+    machine.host.write_unit(OWN, SIMPLE)
+    machine.register(annotations={KEY: "gardener-node-agent"})
+
+    def lose(call: Call) -> None:
+        if call.method == "PATCH" and call.path.startswith("/api/v1/nodes"):
+            machine.register()
+            raise asyncio.CancelledError
+
+    machine.api._faults.append(lose)
+    async with machine.running():
+        serve = reconciler(machine)
+        with pytest.raises(asyncio.CancelledError):
+            await serve.reconcile(Request("", NAME))
+        await asyncio.sleep(1)
+        await serve.reconcile(Request("", NAME))
         assert machine.restarts() == 1
