@@ -122,7 +122,7 @@ class CtrImageExtractor:
             if self._under_way == 0:
                 try:
                     await self._clean()
-                except AgentError as error:
+                except (AgentError, OSError) as error:
                     log.error("Leftovers of an interrupted image extraction not removed", error=error)
 
     async def _clean(self) -> None:

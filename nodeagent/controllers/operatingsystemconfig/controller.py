@@ -262,9 +262,10 @@ class OperatingSystemConfigReconciler:
 
     async def _look(self, wanted: Effective, *, coming: Collection[str] = ()) -> None:
         """Have put right what drifted of these."""
-        if not self._with.drift.suspecting:
-            self._looked_at = self._with.clock.monotonic()
+        everything, began = not self._with.drift.suspecting, self._with.clock.monotonic()
         self._preparation.dirty |= await self._with.drift.look(wanted, coming=coming)
+        if everything:
+            self._looked_at = began
 
     async def _watch_the_rest(self, desired: Desired) -> None:
         pending = (await asyncio.to_thread(self._with.journal.load)).pending

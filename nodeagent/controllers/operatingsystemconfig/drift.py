@@ -123,8 +123,15 @@ class Drift:
             coming: paths of files that are still to be brought: not looked at, and what is known of them is kept.
         """
         self._offsets.note()
-        began = self._clock.monotonic()
         suspects, self._suspects = self._suspects, set()
+        try:
+            return await self._look(applied, suspects, coming)
+        except BaseException:
+            self._suspects |= suspects  # what could not be looked at is suspected still
+            raise
+
+    async def _look(self, applied: Effective, suspects: set[str], coming: Collection[str]) -> Dirty:
+        began = self._clock.monotonic()
         wanted = _only(applied, suspects) if suspects else applied
         findings = await asyncio.to_thread(
             lambda: list(

@@ -85,9 +85,9 @@ def test_w13_units_are_compared_with_file_drop_ins_and_dependencies(tmp_path: Pa
     put(tmp_path, "/etc/systemd/system/u.service", "old")
     put(tmp_path, "/etc/systemd/system/u.service.d/20.conf", "old")
     drop_ins = (DropIn(name="10.conf", content="d"), DropIn(name="20.conf", content="new"))
-    unit = Unit(name="u.service", content="new", drop_ins=drop_ins, file_paths=("/etc/none",))
+    unit = Unit(name="u.service", content="new", drop_ins=drop_ins, file_paths=("/etc/none", f"/etc/{'n' * 300}"))
     reasons = [finding.reason for finding in look(tmp_path, units=(unit,), loaded=set())]
-    assert reasons == ["UnitMismatch", "DropInMissing", "DropInMismatch", "DependencyMissing"]
+    assert reasons == ["UnitMismatch", "DropInMissing", "DropInMismatch", "DependencyMissing", "DependencyMissing"]
 
 
 def test_a_unit_of_the_operating_system_is_found_in_usr(tmp_path: Path) -> None:

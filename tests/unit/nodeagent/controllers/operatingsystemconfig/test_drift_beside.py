@@ -2,10 +2,14 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 
+from agents.core.files import FileError
+from nodeagent.host.consistency import Finding
+from nodeagent.host.extracted_files import ExtractedFiles
+from osc.types import File
 from tests.support.osc_agent import SLEEP, OscAgent, containerd, from_secret, inline
 
 FILES = [inline("/etc/a", "right", 0o644), inline("/etc/b", "right", 0o644)]
@@ -44,6 +48,24 @@ async def test_drift_beside_an_item_that_fails(node: OscAgent, *, blind: bool, m
         node.put_secret("missing", "key", "x")
         await asyncio.sleep(1300)
         assert (node.read("/etc/s"), node.status_document()["phase"]) == ("x", "applied")
+
+
+async def test_a_look_that_failed_is_repeated(node: OscAgent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contract 9 W14, ours: a disk that could not be looked at once: with the next pass, not a sync period later."""
+    node.publish(files=[*FILES, from_secret("/etc/s", "missing")], units=UNITS)
+    look, failing = ExtractedFiles.changed, [True]
+
+    def fail_once(self: ExtractedFiles, files: Iterable[File]) -> Iterable[Finding]:
+        if failing and failing.pop():
+            raise FileError("file not read", node.root, OSError(5, "Input/output error"))
+        return look(self, files)
+
+    async with node.controlling():
+        await asyncio.sleep(10)
+        monkeypatch.setattr(ExtractedFiles, "changed", fail_once)
+        await let_drift(node, 60)
+        assert is_right(node)
+        assert not failing
 
 
 @pytest.mark.parametrize("blind", [False, True], ids=["inotify", "sync period"])
