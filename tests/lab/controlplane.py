@@ -198,6 +198,10 @@ class ControlPlane:
             self._starts.append((begun, datetime.now(UTC)))
             self._wake_controller_manager()
 
+    def starts(self) -> list[tuple[datetime, datetime]]:
+        """Return from when to when the API server was not ready yet."""
+        return list(self._starts)
+
     def was_starting(self, moment: datetime) -> bool:
         """Whether the API server was not ready yet: it refuses then what RBAC allows, because it has not read the roles."""
         return any(begun <= moment <= ready for begun, ready in self._starts)

@@ -120,11 +120,11 @@ def unexpected_denials(requests: Sequence[Request], outages: Iterable[Outage]) -
     """Return the denials that are a fault of the agent.
 
     Not one are: what is bound to the own Node before, and within 5 s of, its creation or re-creation; and anything while
-    a test had the webhook down.
+    a test had the webhook down, or the API server was starting and had not read its roles yet.
 
     Args:
         requests: all requests, in any order.
-        outages: when the webhook was down; an open end means that it still is.
+        outages: when one of the two was so; an open end means that it still is.
     """
     windows = list(outages)
     ordered = sorted(requests, key=lambda request: request.ended)

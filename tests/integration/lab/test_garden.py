@@ -61,7 +61,7 @@ def client(garden: Garden, tmp_path: Path) -> Iterator[Api]:
     )
     yield found
     garden.api.delete(f"{SEEDS.collection}/one")
-    wait_for(lambda: garden.api.find("/api/v1/namespaces/seed-one") is None, timeout=40, what="namespace to go")
+    wait_for(lambda: garden.api.find("/api/v1/namespaces/seed-one") is None, timeout=120, what="namespace to go")
 
 
 def status_of(call: Any) -> int:

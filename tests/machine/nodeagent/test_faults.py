@@ -305,6 +305,7 @@ def quick(lab: Lab, agent: AgentSource) -> Iterator[Worker]:
 
         name = replace(pool, name="pool-quick").secret_name
         yield Worker.join(lab, machine, agent, token=token, operatingSystemConfig={**osc, "secretName": name})
+        lab.api.delete("/api/v1/namespaces/kube-system/secrets/gardener-valitail")
 
 
 def test_tokens_are_kept_fresh(quick: Worker) -> None:
