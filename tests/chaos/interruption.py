@@ -118,7 +118,7 @@ def converge(worker: Worker, checksum: str, *, timeout: float = CONVERGENCE_SECO
         return worker.applied() == checksum
 
     try:
-        wait_for(look, timeout=timeout, what="convergence", interval=0.05)
+        wait_for(look, timeout=timeout, what="convergence", interval=0.15)
     except Exception as error:
         raise AssertionError(f"{error}\n{worker.machine.journal(AGENT_UNIT, lines=60)}") from error
 

@@ -44,12 +44,12 @@ class Boundaries(SweepCampaign):
         """Apply one side after the other, and kill."""
         twin = self._twin
         before, after = self.sides(case)
-        twin.start_from(before)
+        self.begin(before)
         pid = agent_pid(twin.subject)
         with self.injected(case, pid) as log:
-            end_once_applied(twin.subject, pid, self.publish(after))
+            end_once_applied(twin.subject, pid, twin.publish_to_both(after))
             reached = was_reached(log)
-        return [*self.note(case, reached=reached), *twin.compare(after)]
+        return self.end([*self.note(case, reached=reached), *twin.compare(after)], at=after)
 
 
 class FailingCalls(SweepCampaign):
@@ -68,11 +68,11 @@ class FailingCalls(SweepCampaign):
         """Apply one side after the other, and let a call fail."""
         twin = self._twin
         before, after = self.sides(case)
-        twin.start_from(before)
+        self.begin(before)
         with self.injected(case, agent_pid(twin.subject), error=case.values["error"]) as log:
-            self.publish(after)
+            twin.publish_to_both(after)
             problems = twin.compare(after)
-        return [*self.note(case, reached=was_reached(log)), *problems]
+        return self.end([*self.note(case, reached=was_reached(log)), *problems], at=after)
 
 
 class RandomKills(RandomMoments):

@@ -92,21 +92,17 @@ class EveryWrite(SweepCampaign, _Cuts):
         """Kill at the call, and cut."""
         twin = self._twin
         before, after = self.sides(case)
-        if self._before != before:
-            self._before = before
-            twin.start_from(before)
+        self.begin(before)
+        self._before = before
         self._settle()
         pid = agent_pid(twin.subject)
         with self.injected(case, pid) as log:
-            end_once_applied(twin.subject, pid, self.publish(after))
+            end_once_applied(twin.subject, pid, twin.publish_to_both(after))
             reached = was_reached(log)
             if reached:
                 self.strike()
-        problems = self.note(case, reached=reached)
-        if reached:
-            return [*problems, *self.afterwards(after)]
-        self._before = after
-        return [*problems, *twin.compare(after)]
+        problems = self.afterwards(after) if reached else twin.compare(after)
+        return self.end([*self.note(case, reached=reached), *problems], at=after)
 
 
 def disk_problems(worker: Worker, versions: list[WorkerOsc], files: list[Recipe]) -> list[str]:

@@ -16,7 +16,7 @@ from random import Random
 from typing import Any, ClassVar
 
 from tests.chaos.campaign import Case
-from tests.chaos.interruption import injected
+from tests.chaos.interruption import injected, wait_ready
 from tests.chaos.recipes import PROBED, Recipe
 from tests.chaos.twin import TwinCampaign, World
 
@@ -122,12 +122,15 @@ class SweepCampaign(TwinCampaign):
     """A sweep over the system calls of an apply, from four sides."""
 
     name: str
+    remembers = True
     kinds: ClassVar[Mapping[str, Sequence[str]]]
     """Kind of call, and the names of the system calls."""
 
     def __init__(self, world: World, *, seed: int, scratch: Path) -> None:
         super().__init__(world, seed=seed, scratch=scratch)
         self._sweep = Sweep(tuple(self.kinds), seed)
+        self._at: Recipe | None = None
+        """What both have, if they are known to be equal."""
 
     @property
     def notes(self) -> str:
@@ -150,10 +153,22 @@ class SweepCampaign(TwinCampaign):
         with injected(pid, calls, log, when=values["number"], error=error, path=path):
             yield log
 
-    def publish(self, recipe: Recipe) -> str:
-        """Give both machines an OSC; returns the subject's checksum."""
-        self._twin.publish(self._twin.reference, recipe)
-        return self._twin.publish(self._twin.subject, recipe)
+    def recover(self) -> None:
+        """Begin again with fresh machines."""
+        super().recover()
+        self._at = None
+
+    def begin(self, recipe: Recipe) -> None:
+        """See to it that this is where both begin, and the agent runs."""
+        if self._at != recipe:
+            self._twin.start_from(recipe)
+        self._at = None
+        wait_ready(self._twin.subject)
+
+    def end(self, problems: Sequence[str], *, at: Recipe) -> list[str]:
+        """Take note of where a case has brought both; returns what is wrong."""
+        self._at = None if problems else at
+        return list(problems)
 
     def note(self, case: Case, *, reached: bool) -> list[str]:
         """Take note of whether the apply came to the point of a case; returns what is wrong with a kept one that it did not come to."""
