@@ -87,6 +87,7 @@ class ControlPlane:
         flags: flags of kube-apiserver, added or replaced (`{"--min-request-timeout": "5"}`).
         name: tells it from another control plane of the same ledger.
         audited: groups of users of whose requests the audit log has all.
+        starts: from when to when it was not ready yet, at each start.
         objects: what exists once it has started, as (collection, object); by default what lets kubelets bootstrap.
     """
 
@@ -101,7 +102,7 @@ class ControlPlane:
     objects: Sequence[tuple[str, dict[str, Any]]] = field(default_factory=lambda: bootstrap_objects())
     _ports: _Ports | None = None
     _api: Api | None = None
-    _starts: list[tuple[datetime, datetime]] = field(default_factory=list)
+    starts: list[tuple[datetime, datetime]] = field(default_factory=list)
 
     @property
     def directory(self) -> Path:
@@ -195,16 +196,12 @@ class ControlPlane:
         process = self._spawn("kube-apiserver", self._binaries().apiserver, [f"{k}={v}" for k, v in flags.items()])
         if wait:
             self.wait_ready(process)
-            self._starts.append((begun, datetime.now(UTC)))
+            self.starts.append((begun, datetime.now(UTC)))
             self._wake_controller_manager()
-
-    def starts(self) -> list[tuple[datetime, datetime]]:
-        """Return from when to when the API server was not ready yet."""
-        return list(self._starts)
 
     def was_starting(self, moment: datetime) -> bool:
         """Whether the API server was not ready yet: it refuses then what RBAC allows, because it has not read the roles."""
-        return any(begun <= moment <= ready for begun, ready in self._starts)
+        return any(begun <= moment <= ready for begun, ready in self.starts)
 
     def wait_ready(self, process: LabProcess | None = None, *, timeout: float = _START_DEADLINE_SECONDS) -> None:
         """Wait until the API server answers that it is ready."""

@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from hashlib import sha256
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import yaml
@@ -10,6 +11,7 @@ import yaml
 from agents.core.generations import Generations
 from agents.kube.models import Node
 from nodeagent.host.consistency import Finding, inspect
+from nodeagent.startup import file_consistency
 from nodeagent.startup.file_consistency import FileConsistency
 from osc.diff import diff
 from osc.journal import Journal
@@ -151,17 +153,27 @@ async def test_a_damaged_last_applied_is_not_fatal(check: Check, tmp_path: Path)
     assert check.reported == []
 
 
-async def test_a_disk_that_does_not_let_itself_be_looked_at_is_not_fatal(check: Check, tmp_path: Path) -> None:
+async def test_a_disk_that_does_not_let_itself_be_looked_at_is_not_fatal(
+    check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Contract 7.11: never fatal: an agent that ends for it is started again and again, and its heartbeat says that all is well."""
     check.root = tmp_path
     unit_file = tmp_path / "etc/systemd/system/a.service"
     unit_file.parent.mkdir(parents=True)
     unit_file.write_text("x")
-    unit = {"name": "a.service", "content": "x", "filePaths": ["/" + "n" * 300]}
+    unit = {"name": "a.service", "content": "x", "filePaths": ["/etc/missing"]}
     check.journal.begin("v1", diff(Effective(), old=None))
     check.journal.commit({"spec": {"units": [unit]}})
-    await check.run()
+
+    def fail(*_: object, **__: object) -> NoReturn:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(file_consistency, "inspect", fail)
+        await check.run()
     assert check.repaired == []
+    await check.run()
+    assert [finding.reason for finding in check.repaired] == ["DependencyMissing"]
 
 
 async def test_what_an_unfinished_apply_touched_is_no_damage(check: Check, tmp_path: Path) -> None:
