@@ -105,9 +105,11 @@ class Dirty:
     registries: frozenset[str] = frozenset()
     still: frozenset[tuple[str, str]] = frozenset()
     """Units that are not to be restarted for one of their paths that is dirty; the empty path is the unit itself."""
+    restarted: frozenset[str] = frozenset()
+    """Units that are to be restarted for what an apply that has not ended puts right already."""
 
     def __bool__(self) -> bool:
-        return bool(self.paths or self.units or self.registries)
+        return bool(self.paths or self.units or self.registries or self.restarted)
 
     def __or__(self, other: "Dirty") -> "Dirty":
         # Whoever wants a restart of what is dirty gets it.
@@ -117,6 +119,7 @@ class Dirty:
             self.units | other.units,
             self.registries | other.registries,
             (self.still | other.still) - restarted,
+            self.restarted | other.restarted,
         )
 
     def restarts(self, unit: Unit) -> bool:
@@ -324,7 +327,8 @@ def add_dirty(changes: Changes, new: Effective, dirty: Dirty) -> Changes:
         for unit in new.units
         if unit.name not in listed_units and (unit.name in dirty.units or dirty.restarts(unit))
     )
-    if not files and not units and not registries:
+    again = [UnitChange(unit) for unit in new.units if unit.name in dirty.restarted]
+    if not files and not units and not registries and not again:
         return changes
     extended = replace(
         changes,
@@ -332,7 +336,7 @@ def add_dirty(changes: Changes, new: Effective, dirty: Dirty) -> Changes:
         units_changed=(*changes.units_changed, *units),
         registries_desired=(*changes.registries_desired, *registries),
     )
-    restarted = _with_commands(extended, [change for change in units if dirty.restarts(change.unit)])
+    restarted = _with_commands(extended, [*again, *(change for change in units if dirty.restarts(change.unit))])
     return replace(restarted, reload=restarted.reload or bool(units))
 
 

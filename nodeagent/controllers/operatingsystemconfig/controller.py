@@ -255,9 +255,10 @@ class OperatingSystemConfigReconciler:
         pending = (await asyncio.to_thread(self._with.journal.load)).pending
         if pending is None or pending.checksum != desired.checksum:
             return
+        self._preparation.dirty |= await self._with.drift.reconsider(desired.effective, pending.changes)
         waited = self._with.clock.monotonic() - self._looked_at
         if self._with.drift.suspecting or waited >= self._with.sync_period.total_seconds():
-            coming = {file.path for file in pending.changes.files_changed}
+            coming = pending.changes.touched().all_paths()
             await self._look(finished(desired.effective, pending.changes), coming=coming)
 
     async def _look(self, wanted: Effective, *, coming: Collection[str] = ()) -> None:

@@ -27,7 +27,7 @@ from nodeagent.host.consistency import Finding, changed_at, inspect
 from nodeagent.host.extracted_files import ExtractedFiles
 from nodeagent.host.restart_budget import RestartBudget
 from osc.containerd import CONFIG_FILE, CONTAINERD_UNIT
-from osc.diff import Dirty
+from osc.diff import Changes, Dirty, OwnRestart
 from osc.merge import Effective
 from osc.types import OWN_UNIT, Unit
 from systemd.manager import UnitManager
@@ -133,6 +133,43 @@ class Drift:
     async def _look(self, applied: Effective, suspects: set[str], coming: Collection[str]) -> Dirty:
         began = self._clock.monotonic()
         wanted = _only(applied, suspects) if suspects else applied
+        findings = await self._on_disk(wanted)
+        if not suspects:
+            await asyncio.to_thread(self._extracted.keep_only, {*wanted.files_by_path(), *coming})
+            findings += await self._enablement(wanted.units)
+            findings += await asyncio.to_thread(lambda: list(self._registries(wanted)))
+            findings += await self._containerd_config(wanted)
+        found = _distinct(findings)
+        dirty = await self._judge(found, applied, suspects or None)
+        wrong = {finding.item for finding in found} | self._wrong.intersection(coming)
+        self._wrong = wrong | self._wrong if suspects else wrong
+        self._looked = self._looked if suspects else began
+        return dirty
+
+    async def reconsider(self, wanted: Effective, left: Changes) -> Dirty:
+        """Decide again about units that were not to be restarted for something that is still not put right: one may have been started with it since.
+
+        Args:
+            wanted: what is being applied.
+            left: what that has still to do.
+        """
+        decided = {command.name for command in left.commands}
+        if left.own_restart is not OwnRestart.NONE:
+            decided.add(OWN_UNIT)
+        wrong = {file.path for file in left.files_changed} | ({CONFIG_FILE} if left.containerd_config else set())
+        units = {change.unit.name for change in left.units_changed}
+        users = {name: paths & wrong for name, paths in _users(wanted).items() if name not in decided}
+        users = {name: paths for name, paths in users.items() if paths or name in units}
+        if not users:
+            return Dirty()
+        paths = frozenset[str]().union(*users.values())
+        findings = await self._on_disk(_parts(wanted, paths, users.keys() & units))
+        findings += await self._containerd_config(wanted) if CONFIG_FILE in paths else []
+        return Dirty(
+            restarted=frozenset([name for name, about in _by_unit(findings, users) if await self._restart(name, about)])
+        )
+
+    async def _on_disk(self, wanted: Effective) -> list[Finding]:
         findings = await asyncio.to_thread(
             lambda: list(
                 inspect(
@@ -144,18 +181,7 @@ class Drift:
                 )
             )
         )
-        findings += await asyncio.to_thread(lambda: list(self._extracted.changed(wanted.files)))
-        if not suspects:
-            await asyncio.to_thread(self._extracted.keep_only, {*wanted.files_by_path(), *coming})
-            findings += await self._enablement(wanted.units)
-            findings += await asyncio.to_thread(lambda: list(self._registries(wanted)))
-            findings += await self._containerd_config(wanted)
-        found = _distinct(findings)
-        dirty = await self._judge(found, applied, suspects or None)
-        wrong = {finding.item for finding in found}
-        self._wrong = wrong | self._wrong if suspects else wrong
-        self._looked = self._looked if suspects else began
-        return dirty
+        return findings + await asyncio.to_thread(lambda: list(self._extracted.changed(wanted.files)))
 
     async def _enablement(self, units: Iterable[Unit]) -> list[Finding]:
         found: list[Finding] = []
@@ -230,12 +256,9 @@ class Drift:
         for finding in findings:
             if finding.reason == MASKED and finding.unit is not None:
                 await asyncio.to_thread(self._unit_files.unmask, finding.unit)
-        used = {unit.name: frozenset(unit.file_paths) for unit in applied.units}
-        used[CONTAINERD_UNIT] = used.get(CONTAINERD_UNIT, frozenset()) | {CONFIG_FILE}
         still: set[tuple[str, str]] = set()
-        for name, paths in used.items():
-            about = [one for one in findings if one.unit == name or one.path in paths]
-            if about and not await self._restart(name, about):
+        for name, about in _by_unit(findings, _users(applied)):
+            if not await self._restart(name, about):
                 still.update((name, finding.path or "") for finding in about)
         return replace(dirty_of(findings), still=frozenset(still))
 
@@ -291,13 +314,32 @@ class _Allowance:
 
 
 def _only(applied: Effective, paths: set[str]) -> Effective:
-    files = tuple(file for file in applied.files if file.path in paths)
-    units = tuple(
-        unit.model_copy(update={"file_paths": ()})
-        for unit in applied.units
-        if not paths.isdisjoint(unit.written_paths())
+    units = (unit.name for unit in applied.units if not paths.isdisjoint(unit.written_paths()))
+    return _parts(applied, paths, set(units))
+
+
+def _parts(applied: Effective, paths: Collection[str], units: Collection[str]) -> Effective:
+    """Return these files, and these units without what they use."""
+    return Effective(
+        files=tuple(file for file in applied.files if file.path in paths),
+        units=tuple(unit.model_copy(update={"file_paths": ()}) for unit in applied.units if unit.name in units),
     )
-    return Effective(files=files, units=units)
+
+
+def _users(applied: Effective) -> dict[str, frozenset[str]]:
+    """Return what each unit uses, by its name."""
+    used = {unit.name: frozenset(unit.file_paths) for unit in applied.units}
+    used[CONTAINERD_UNIT] = used.get(CONTAINERD_UNIT, frozenset()) | {CONFIG_FILE}
+    return used
+
+
+def _by_unit(
+    findings: Sequence[Finding], users: Mapping[str, frozenset[str]]
+) -> Iterable[tuple[str, Sequence[Finding]]]:
+    """Yield each unit with what was found of itself and of what it uses, unless that is nothing."""
+    for name, paths in users.items():
+        if about := [one for one in findings if one.unit == name or one.path in paths]:
+            yield name, about
 
 
 def _distinct(findings: Sequence[Finding]) -> list[Finding]:

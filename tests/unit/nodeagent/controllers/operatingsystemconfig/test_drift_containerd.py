@@ -194,11 +194,12 @@ async def test_what_was_put_right_by_others_meanwhile_is_forgotten(
     assert runtime.images.cleaned == cleaned + 3
 
 
+@pytest.mark.parametrize("started", [False, True])
 @pytest.mark.parametrize("restarted", [False, True])
 async def test_a_repair_that_failed_at_first_restarts_no_more_than_it_was_to(
-    runtime: OscAgent, restarted: bool, monkeypatch: pytest.MonkeyPatch
+    runtime: OscAgent, restarted: bool, started: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Contract 9 W14: containerd runs with what was right: also the second attempt, also of another process, does not restart it."""
+    """Contract 9 W14: containerd runs with what was right: the second attempt, also of another process, restarts it only if it was started meanwhile."""
     write(runtime, EMPTIED)
     restarted_since(runtime, seconds=-600, name=UNIT)
     look = runtime.drift.look
@@ -216,6 +217,8 @@ async def test_a_repair_that_failed_at_first_restarts_no_more_than_it_was_to(
     if restarted:
         runtime.start_process()
         runtime.identity.start()
+    if started:
+        restarted_since(runtime, seconds=600, name=UNIT)
     await runtime.reconcile()
     assert 'sandbox_image = "pause"' in (runtime.read(CONFIG) or "")
-    assert runtime.host.jobs == []
+    assert runtime.host.jobs == ([("restart", UNIT)] if started else [])

@@ -6,6 +6,8 @@ import time
 
 import pytest
 
+from agents.kube.models import SECRETS
+from nodeagent.controllers.operatingsystemconfig.controller import ApplyFailed
 from tests.support.drifting import DROP_IN, OTHER_DROP_IN, UNIT_FILE, restarted_since, touch
 from tests.support.osc_agent import SLEEP, OscAgent, from_secret, inline
 
@@ -148,3 +150,33 @@ async def test_a_new_secret_restarts_also_where_a_mode_drifted(node: OscAgent) -
         await node.reconcile()
         assert node.read("/etc/secret") == "two"
     assert node.host.jobs == [("restart", "a.service")]
+
+
+@pytest.mark.parametrize("started_anew", [False, True])
+@pytest.mark.parametrize("restarted", [True, False])
+async def test_a_unit_that_starts_while_a_repair_waits(node: OscAgent, *, restarted: bool, started_anew: bool) -> None:
+    """Contract 9 W14, OURS: what it needs cannot be brought, as a Secret is away; if it was started meanwhile, that was with what was wrong."""
+    unit = {"name": "a.service", "content": SLEEP, "filePaths": ["/etc/s"]}
+    node.put_secret("s", "key", "right")
+    node.publish(files=[from_secret("/etc/s", "s")], units=[unit])
+    async with node.connected():
+        await node.reconcile()
+        node.host.jobs.clear()
+        touch(node, "/etc/s", "wrong")
+        restarted_since(node, seconds=-600)
+        node.api.remove(SECRETS, "s", "kube-system")
+        with pytest.raises(ApplyFailed):
+            await node.reconcile()
+        assert node.host.jobs == []
+    if started_anew:
+        node.start_process()
+    async with node.connected():
+        if restarted:
+            restarted_since(node, seconds=600)
+        with pytest.raises(ApplyFailed):
+            await node.reconcile()
+        assert (node.read("/etc/s"), node.host.jobs) == ("wrong", [])
+        node.put_secret("s", "key", "right")
+        await node.reconcile()
+        assert node.read("/etc/s") == "right"
+    assert node.host.jobs == ([("restart", "a.service")] if restarted else [])
