@@ -9,6 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
+from tests.lab.errors import LabError
+
 Say = Callable[[str], None]
 _LONGEST_PROBLEM = 4000
 _TELL_EVERY = 5
@@ -32,9 +34,16 @@ class Case:
 
     @classmethod
     def load(cls, path: Path) -> "Case":
-        """Read a kept case."""
-        document = json.loads(path.read_text(encoding="utf-8"))
-        return cls(document["campaign"], document["seed"], document["values"])
+        """Read a kept case.
+
+        Raises:
+            LabError: there is none.
+        """
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+            return cls(document["campaign"], document["seed"], document["values"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise LabError(f"no kept case in {path}: {error}") from error
 
     def save(self, path: Path, problems: Sequence[str]) -> None:
         """Keep it, with what went wrong."""

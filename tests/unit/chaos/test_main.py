@@ -70,3 +70,12 @@ def test_kept_points_of_a_sweep_name_their_file() -> None:
     points = [case.values for name in ("writes", "boundaries", "failing") for case in kept.get(name, ())]
     assert points
     assert all(point.get("path") for point in points)
+
+
+def test_a_file_that_holds_no_case_is_one_error(tmp_path: Path) -> None:
+    """Of `--repeat`: missing, no JSON, or of something else."""
+    (tmp_path / "text").write_text("x")
+    (tmp_path / "other").write_text("{}")
+    for name in ("missing", "text", "other"):
+        with pytest.raises(LabError, match=f"no kept case in .*{name}"):
+            Case.load(tmp_path / name)
