@@ -176,7 +176,7 @@ class OperatingSystemConfigReconciler:
         except InvalidOSC as error:
             refused = (secret.metadata.resource_version, str(error))
             if self._refused == refused:
-                return await self._keep_applied(secret, node, error)
+                return await self._go_on_without(secret, node, error)
             self._refused = refused
             await self._refuse(error, node)
             error.after = self._with.sync_period
@@ -184,6 +184,14 @@ class OperatingSystemConfigReconciler:
         if (wait := await self._wait_for_turn(secret, node)) is not None:
             return Result(requeue_after=wait)
         await self._label(node, desired.decoded.config)
+        if due := await self._preparation.due_in_place(desired):
+            if node is None:
+                return Result(requeue_after=WAIT_FOR_NODE)
+            if not may_begin(node):
+                kept = await self._keep_applied(secret, node)
+                await self._preparation.note_desired(desired)
+                waiting = await self._wait_for_drain(secret, due)
+                return kept or waiting
         return await self._apply(secret, desired, node)
 
     async def _read(self, secret: Secret) -> Desired:
@@ -229,26 +237,34 @@ class OperatingSystemConfigReconciler:
         await self._with.status.failing({"operating system config": error}, next_try=None)
         await self._with.status.phase("failing")
 
-    async def _keep_applied(self, secret: Secret, node: Node | None, refused: InvalidOSC) -> Result:
-        """Beside an OSC that is refused: keep the machine as the last one that was applied wants it."""
-        again = Result(requeue_after=self._with.sync_period)
+    async def _go_on_without(self, secret: Secret, node: Node | None, refused: InvalidOSC) -> Result:
+        if (kept := await self._keep_applied(secret, node)) is None:
+            return Result(requeue_after=self._with.sync_period)
+        await self._with.status.failing({"operating system config": refused}, next_try=None)
+        await self._with.status.phase("failing")
+        return kept
+
+    async def _keep_applied(self, secret: Secret, node: Node | None) -> Result | None:
+        """Beside an OSC that is not begun: keep the machine as the last one that was applied wants it.
+
+        Returns:
+            None if there was nothing to do, or it cannot be told.
+        """
         last = await asyncio.to_thread(self._with.journal.load_last_applied)
         loaded = await asyncio.to_thread(self._with.journal.load)
         unfinished = loaded.compare_with_disk or (loaded.pending is not None and loaded.pending.unfinished)
         if node is None or last.decoded is None or last.doubtful or unfinished:
-            return again
+            return None
         applied = self._applied(last.decoded)
+        checksum = loaded.pending.checksum if loaded.pending is not None else node_metadata.applied_checksum(node)
+        kept = Desired(checksum or "", last.decoded, applied, staticpods.desired(applied))
         self._with.watch(applied.written_paths())
-        await self._look(applied)
+        await self._look_after(applied)
         if not self._preparation.dirty:
-            return again
+            return None
         if (wait := await self._wait_for_turn(secret, node)) is not None:
             return Result(requeue_after=wait)
-        checksum = loaded.pending.checksum if loaded.pending is not None else node_metadata.applied_checksum(node)
-        await self._apply(secret, Desired(checksum or "", last.decoded, applied, staticpods.desired(applied)), node)
-        await self._with.status.failing({"operating system config": refused}, next_try=None)
-        await self._with.status.phase("failing")
-        return again
+        return await self._apply(secret, kept, node)
 
     async def _look_beside(self, desired: Desired) -> None:
         """While this OSC does not count as applied: see what drifted of what it has brought, as often as of one that does."""
@@ -374,7 +390,7 @@ class OperatingSystemConfigReconciler:
         return progress
 
     async def _wait_for_drain(self, secret: Secret, in_place: InPlaceChanges) -> Result:
-        """Change nothing until the Node is said to be drained; its event brings us back.
+        """Change nothing for it until the Node is said to be drained; its event brings us back, and the look for drift.
 
         Without the lock of a serial pool: the node that is drained first may be another one.
         """
@@ -383,7 +399,7 @@ class OperatingSystemConfigReconciler:
         log.info("Update in place is due, waiting until the node is drained", parts=list(in_place.names))
         await self._with.status.failing({}, next_try=None)
         await self._with.status.phase("waitingForDrain")
-        return Result()
+        return Result(requeue_after=self._next_look())
 
     async def _look_again(self, waiting: Mapping[str, str], after: timedelta) -> Result:
         await self._with.status.failing(waiting, next_try=self._with.clock.now() + after)
@@ -435,17 +451,22 @@ class OperatingSystemConfigReconciler:
 
     async def _needs_repair(self, secret: Secret, node: Node | None) -> bool:
         """Look after what may have changed behind our back since the OSC was applied."""
-        await self._with.jobs.look_at_watched()
-        await self._with.applier.tidy()
-        await asyncio.to_thread(self._upkeep.remove_bootstrap_credentials)
         last = (await asyncio.to_thread(self._with.journal.load_last_applied)).decoded
         config = last.config if last is not None else (await self._read(secret)).decoded.config
         await self._label(node, config)
-        if last is not None and not self._with.drift.suspecting and self._applied(last).secret_files():
-            self._preparation.dirty |= await self._upkeep.changed_secrets(await self._read(secret))
-        if last is not None:
-            await self._look(self._applied(last))
+        await self._look_after(self._applied(last) if last is not None else None)
         return bool(self._preparation.dirty)
+
+    async def _look_after(self, applied: Effective | None) -> None:
+        """Find out what drifted, and which Secrets hold something else."""
+        await self._with.jobs.look_at_watched()
+        await self._with.applier.tidy()
+        await asyncio.to_thread(self._upkeep.remove_bootstrap_credentials)
+        if applied is None:
+            return
+        if not self._with.drift.suspecting and applied.secret_files():
+            self._preparation.dirty |= await self._upkeep.changed_secrets(applied)
+        await self._look(applied)
 
     def _applied(self, last: Decoded) -> Effective:
         return effective(last.config, hostname=self._with.identity.hostname)

@@ -35,7 +35,7 @@ from osc.diff import (
     with_containerd_config,
 )
 from osc.inplace import KUBELET_CONFIG, InPlaceChanges, in_place_changes, with_kubelet_config
-from osc.journal import Journal
+from osc.journal import Journal, LastApplied, Loaded
 from osc.merge import Effective, effective
 from osc.pending import Pending
 from osc.types import OWN_UNIT, File, OperatingSystemConfig, Unit
@@ -100,17 +100,14 @@ class Preparation:
         """
         loaded = await asyncio.to_thread(self._journal.load)
         last = await asyncio.to_thread(self._journal.load_last_applied)
-        dirty, touched = self.dirty, loaded.touched
+        dirty, touched = self.dirty, await asyncio.to_thread(self._touched, loaded, last)
         doubtful = loaded.compare_with_disk or last.doubtful
         if doubtful:
             dirty |= await asyncio.to_thread(self._compare_with_disk, desired.effective)
-            touched |= await asyncio.to_thread(self._touched_by_desired)
-        if last.also is not None:
-            touched |= Touched.of(effective(last.also.config, hostname=self._hostname()))
         before = loaded.secret_digests
         other_config = await self._containerd_differs(desired.effective)
         resumed = loaded.pending is not None and loaded.pending.checksum == desired.checksum
-        if resumed and loaded.pending is not None and (loaded.pending.unfinished or last.decoded is not None):
+        if loaded.pending is not None and _goes_on(loaded.pending, desired, last):
             changes = resumed_changes(loaded.pending, desired.effective, dirty, other_config=other_config)
             if (
                 not changes
@@ -144,12 +141,35 @@ class Preparation:
         known = _of_secrets(desired.effective, {**before, **now})
         begin = partial(self._journal.begin, touched=touched, secret_digests=known)
         changes = await run_to_end(begin, desired.checksum, changes)
-        document = await asyncio.to_thread(dump_state, desired.decoded.document)
-        # For operators' commands and for a journal that is lost: atomic, but not worth two fsyncs.
-        await run_to_end(core_files.write_atomic, self._paths.desired, document, mode=_STATE_MODE, sync=False)
+        await self.note_desired(desired)
         self.dirty = Dirty()
         self._say(desired, changes, resumed=resumed)
         return Prepared(contents, changes)
+
+    async def note_desired(self, desired: Desired) -> None:
+        """Keep what is asked for, for operators' commands and for a journal that is lost: atomic, but not worth two fsyncs."""
+        document = await asyncio.to_thread(dump_state, desired.decoded.document)
+        await run_to_end(core_files.write_atomic, self._paths.desired, document, mode=_STATE_MODE, sync=False)
+
+    async def due_in_place(self, desired: Desired) -> InPlaceChanges:
+        """Return which parts of an update in place this OSC asks for; none of one that was begun already, as then its journal says it."""
+        if desired.decoded.config.spec.in_place_updates is None:
+            return InPlaceChanges()
+        loaded = await asyncio.to_thread(self._journal.load)
+        last = await asyncio.to_thread(self._journal.load_last_applied)
+        if loaded.pending is not None and _goes_on(loaded.pending, desired, last):
+            return InPlaceChanges()
+        touched = await asyncio.to_thread(self._touched, loaded, last)
+        return await self._due_in_place(desired, None if last.older else last.decoded, touched)
+
+    def _touched(self, loaded: Loaded, last: LastApplied) -> Touched:
+        """Return what may differ from last-applied; blocking."""
+        touched = loaded.touched
+        if loaded.compare_with_disk or last.doubtful:
+            touched |= self._touched_by_desired()
+        if last.also is not None:
+            touched |= Touched.of(effective(last.also.config, hostname=self._hostname()))
+        return touched
 
     async def _keep_originals(
         self, changes: Changes, wanted: Effective, last: Decoded | None, touched: Touched
@@ -207,6 +227,11 @@ class Preparation:
             registries=len(changes.registries_desired) + len(changes.registries_deleted),
             **({"inPlace": list(changes.in_place.names)} if changes.in_place else {}),
         )
+
+
+def _goes_on(pending: Pending, desired: Desired, last: LastApplied) -> bool:
+    """Tell whether this OSC was begun; a journal that ended is only worth something beside what it ended with."""
+    return pending.checksum == desired.checksum and (pending.unfinished or last.decoded is not None)
 
 
 def resumed_changes(pending: Pending, wanted: Effective, dirty: Dirty, *, other_config: bool) -> Changes:

@@ -7,12 +7,12 @@ import asyncio
 
 from agents.core import files as core_files
 from agents.core.logging import get_logger
-from nodeagent.controllers.operatingsystemconfig.desired import Desired
 from nodeagent.controllers.operatingsystemconfig.files import Contents
 from nodeagent.controllers.operatingsystemconfig.preparation import secret_digests, unknown_secrets
 from nodeagent.paths import Paths
 from osc.diff import Dirty, changed_secrets
 from osc.journal import Journal
+from osc.merge import Effective
 
 log = get_logger(__name__)
 
@@ -31,13 +31,13 @@ class Upkeep:
         self._contents = contents
         self._paths = paths
 
-    async def changed_secrets(self, desired: Desired) -> Dirty:
+    async def changed_secrets(self, applied: Effective) -> Dirty:
         """Find files whose Secret holds something else than when they were written (W44), or than they do where that is not known."""
-        referenced = desired.effective.secret_files()
+        referenced = applied.secret_files()
         loaded = await asyncio.to_thread(self._journal.load)
         before = loaded.secret_digests
         now = secret_digests(referenced, await self._contents.resolve(referenced))
-        changed = changed_secrets(desired.effective, before, now)
+        changed = changed_secrets(applied, before, now)
         changed |= await asyncio.to_thread(unknown_secrets, before, now, root=self._paths.root)
         if changed:
             log.info("Content of referenced Secrets changed", paths=sorted(changed))

@@ -10,6 +10,8 @@ from agents.core.files import FileError
 from nodeagent.host.consistency import Finding
 from nodeagent.host.extracted_files import ExtractedFiles
 from osc.types import File
+from tests.support.drifting import restarted_since, touch
+from tests.support.in_place import KUBELET, drain, metadata, publish, run_os
 from tests.support.osc_agent import SLEEP, OscAgent, containerd, from_secret, inline
 
 FILES = [inline("/etc/a", "right", 0o644), inline("/etc/b", "right", 0o644)]
@@ -138,3 +140,40 @@ async def test_drift_while_something_is_waited_for(
         await asyncio.sleep(700 if blind else 2)
         assert agent.read(MANIFEST) == POD
         assert agent.drifted == [("FileMissing", "put right")]
+
+
+@pytest.mark.parametrize("serial", [False, True])
+@pytest.mark.parametrize("blind", [False, True], ids=["inotify", "sync period"])
+async def test_drift_while_an_update_waits_for_its_drain(
+    node: OscAgent, *, blind: bool, serial: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Contract 9 W14, ours: a person may have to begin it, days later; the OSC before is kept up, and of the update nothing changes."""
+    if blind:
+        monkeypatch.setattr(node.drift, "suspect", lambda _path: None)
+    run_os(node, "1.0.0")
+    node.put_secret("s", "key", "x")
+    secret = from_secret("/etc/s", "s")
+    before = publish(node, more=[secret, inline("/etc/motd", "old", 0o644)], serial=serial)
+    async with node.controlling():
+        await asyncio.sleep(10)
+        later = publish(
+            node, more=[secret, inline("/etc/motd", "new", 0o644)], serial=serial, cpuManagerPolicy="static"
+        )
+        await asyncio.sleep(700)
+        node.host.jobs.clear()
+        touch(node, "/etc/motd", "wrong")
+        touch(node, KUBELET, "wrong")
+        restarted_since(node, seconds=600, name="kubelet.service")
+        node.put_secret("s", "key", "y")
+        await asyncio.sleep(700 if blind else 2)
+        assert (node.read("/etc/motd"), node.read(KUBELET)) == ("old", "{}")
+        assert node.host.jobs == [("restart", "kubelet.service")]
+        assert sorted(node.drifted) == [("FileMismatch", "put right")] * 2
+        await asyncio.sleep(700)
+        assert node.read("/etc/s") == "y"
+        assert (node.applied(), node.status_document()["phase"]) == (before, "waitingForDrain")
+        assert b"static" in node.paths.desired.read_bytes()
+        drain(node)
+        await asyncio.sleep(1)
+        assert (node.applied(), node.read("/etc/motd"), metadata(node)[0]) == (later, "new", "successful")
+        assert "static" in (node.read(KUBELET) or "")
