@@ -397,6 +397,7 @@ def _with_commands(changes: Changes, units: Iterable[UnitChange]) -> Changes:
         if change.unit.name == OWN_UNIT:
             own_restart = OwnRestart.IF_CHANGED if own_restart is OwnRestart.NONE else own_restart
         elif change.unit.name not in listed:
+            listed.add(change.unit.name)
             commands.append(UnitCommand(change.unit.name, command_for(change.unit)))
     complete = replace(changes, commands=tuple(commands), own_restart=own_restart)
     reload = bool(

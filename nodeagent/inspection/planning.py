@@ -25,7 +25,7 @@ from nodeagent.inspection.state import State
 from nodeagent.inspection.steps import Steps, in_place_items
 from nodeagent.paths import Paths
 from osc import codec
-from osc.codec import decode_document, load_state
+from osc.codec import Decoded, decode_document, load_state
 from osc.containerd import CONTAINERD_UNIT, ENVIRONMENT_DROP_IN, RUNTIMES_DIRECTORY, same, with_environment
 from osc.diff import Changes, Dirty, Touched, diff
 from osc.inplace import InPlaceChanges, in_place_changes
@@ -38,6 +38,7 @@ SYSTEMD_SECONDS = 15.0
 """For the enablement of all units together."""
 CONTAINERD_SECONDS = 35.0
 """For its version and, where it has no configuration file, its default one."""
+_WAITS = "an update in place waits until the node is drained; this is the OperatingSystemConfig before it, name the one that waits with --osc"
 _PATH = re.compile(rf'"PATH={RUNTIMES_DIRECTORY}:([^"\n]*)"')
 
 
@@ -142,6 +143,8 @@ async def gather(
     )
     items = (*in_place_items(changes), *looked.items)
     notes = (*known.notes, *_notes(changes, desired))
+    if source == str(paths.desired) and not changes.in_place and _waits_for_drain(state):
+        notes += (_WAITS,)
     disruption = worst([*(item.disruption for item in items), *(command.disruption for command in looked.commands)])
     return Plan(
         source=source,
@@ -194,24 +197,32 @@ def _base(desired: Desired, state: State, paths: Paths, hostname: str) -> _Base:
     if state.desired is not None:
         touched |= Touched.of(effective(state.desired.decoded.config, hostname=hostname))
     if older or str(paths.last_applied) in broken:
-        touched |= _newest_kept(paths, hostname)
+        kept = _newest_kept(paths)
+        touched |= Touched() if kept is None else Touched.of(effective(kept.config, hostname=hostname))
     dirty = dirty_of(inspect(desired.effective, loaded_units=None, root=paths.root))
     note = "state files do not tell what is on the machine, so everything was compared with it"
     return _Base(old, touched, dirty, (note,))
+
+
+def _last_known(state: State, paths: Paths) -> Decoded | None:
+    """Return what was applied last as far as the disk tells."""
+    if state.applied is not None and not _is_older(state):
+        return state.applied.decoded
+    broken = str(paths.last_applied) in state.problems
+    return _newest_kept(paths) if broken or state.applied is not None else None
 
 
 def _is_older(state: State) -> bool:
     return state.applied is not None and state.applied.origin is Origin.OLDER
 
 
-def _newest_kept(paths: Paths, hostname: str) -> Touched:
+def _newest_kept(paths: Paths) -> Decoded | None:
     for content in Generations(paths.generations).kept(paths.last_applied):
         try:
-            decoded = decode_document(load_state(content))
+            return decode_document(load_state(content))
         except TerminalError:
             continue  # the one before may be readable
-        return Touched.of(effective(decoded.config, hostname=hostname))
-    return Touched()
+    return None
 
 
 def _changes(
@@ -230,10 +241,10 @@ def _changes(
 
 
 def _due_in_place(desired: Desired, state: State, touched: Touched, paths: Paths) -> InPlaceChanges:
-    applied = state.applied
-    if desired.decoded.config.spec.in_place_updates is None or applied is None or _is_older(state):
+    last = _last_known(state, paths)
+    if desired.decoded.config.spec.in_place_updates is None or last is None:
         return InPlaceChanges()
-    before = with_real_kubelet_config(applied.decoded.config, touched, root=paths.root)
+    before = with_real_kubelet_config(last.config, touched, root=paths.root)
     return in_place_changes(desired.decoded.config, before, read_version(paths.os_release))
 
 
@@ -263,6 +274,10 @@ async def _ask_systemd(steps: Sequence[Step], machine: RealMachine, known: _Know
                 known.enablement[name] = await machine.units.unit_file_state(name)
     except (AgentError, TimeoutError) as error:
         known.notes.append(f"which units are enabled is not known: {str(error) or 'no answer in time'}")
+
+
+def _waits_for_drain(state: State) -> bool:
+    return state.board is not None and state.board.phase == "waitingForDrain"
 
 
 def _notes(changes: Changes, desired: Desired) -> Iterator[str]:

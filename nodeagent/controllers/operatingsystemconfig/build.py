@@ -21,7 +21,6 @@ from nodeagent.controllers.operatingsystemconfig.apply import Applier
 from nodeagent.controllers.operatingsystemconfig.apply_pass import Outcome
 from nodeagent.controllers.operatingsystemconfig.containerd import Containerd, ContainerdFiles
 from nodeagent.controllers.operatingsystemconfig.controller import (
-    CONTROLLER,
     DEADLINE,
     Dependencies,
     OperatingSystemConfigReconciler,
@@ -36,6 +35,7 @@ from nodeagent.controllers.operatingsystemconfig.inplace import (
     became_ready,
 )
 from nodeagent.controllers.operatingsystemconfig.kubelet_credentials import KubeletCredentials
+from nodeagent.controllers.operatingsystemconfig.reporter import CONTROLLER
 from nodeagent.controllers.operatingsystemconfig.serial import SerialLock
 from nodeagent.controllers.operatingsystemconfig.trigger import JitterDelay, content_changed, to_secret
 from nodeagent.controllers.operatingsystemconfig.units import UnitJobs

@@ -5,7 +5,7 @@ pkg/nodeagent/controller/operatingsystemconfig/reconciler.go (contract 6.2 to 6.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -16,15 +16,14 @@ from agents.core.logging import get_logger
 from agents.core.shutdown import Shutdown
 from agents.core.threads import run_to_end
 from agents.kube.client import Client
-from agents.kube.errors import ApiError
-from agents.kube.events import EventRecorder, EventType
+from agents.kube.events import EventRecorder
 from agents.kube.models import NODES, Node, Secret
 from agents.kube.patch import merge
 from agents.runtime.cache import Informer
 from agents.runtime.reconcile import Request, Result
 from nodeagent.config import full_version
 from nodeagent.controllers.operatingsystemconfig import desired as desired_module
-from nodeagent.controllers.operatingsystemconfig import node_metadata, staticpods, summary
+from nodeagent.controllers.operatingsystemconfig import node_metadata, staticpods
 from nodeagent.controllers.operatingsystemconfig.apply import Applier
 from nodeagent.controllers.operatingsystemconfig.apply_pass import Outcome
 from nodeagent.controllers.operatingsystemconfig.containerd import ContainerdFiles
@@ -42,12 +41,12 @@ from nodeagent.controllers.operatingsystemconfig.inplace import (
     may_begin,
 )
 from nodeagent.controllers.operatingsystemconfig.preparation import Preparation, Prepared
+from nodeagent.controllers.operatingsystemconfig.reporter import ApplyFailed, Reporter
 from nodeagent.controllers.operatingsystemconfig.serial import SerialLock
 from nodeagent.controllers.operatingsystemconfig.trigger import is_serial
 from nodeagent.controllers.operatingsystemconfig.units import LOOK_AGAIN, UnitJobs
 from nodeagent.controllers.operatingsystemconfig.upkeep import Upkeep
 from nodeagent.host.consistency import Finding
-from nodeagent.host.node_events import reference
 from nodeagent.host.node_identity import NodeIdentity
 from nodeagent.host.originals import Originals
 from nodeagent.paths import Paths
@@ -64,10 +63,6 @@ from osc.types import OperatingSystemConfig
 
 log = get_logger(__name__)
 
-CONTROLLER = "operatingsystemconfig"
-WAIT_FOR_NODE = timedelta(seconds=5)
-FIRST_RETRY = timedelta(milliseconds=5)
-LONGEST_RETRY = timedelta(seconds=1000)
 APPLY_SECONDS = 300.0
 """Longest pass over files and units: a pull that is given up, and what was waiting for it. An update in place has a time of its own (W19)."""
 DEADLINE = timedelta(seconds=APPLY_SECONDS) + BUDGET + timedelta(minutes=2)
@@ -76,10 +71,6 @@ DEADLINE = timedelta(seconds=APPLY_SECONDS) + BUDGET + timedelta(minutes=2)
 
 class NodeUnknown(RetriableError):
     """The name of our Node is known, the object is not in the cache."""
-
-
-class ApplyFailed(RetriableError):
-    """Some items of the OSC could not be applied; all others were."""
 
 
 _SAID = (InvalidOSC, ApplyFailed, UpdateFailed, UpdateGivenUp, RolledBack, WaitingForReboot)
@@ -133,16 +124,29 @@ class OperatingSystemConfigReconciler:
             paths=dependencies.paths,
         )
         self._upkeep = Upkeep(
+            preparation=self._preparation,
             journal=dependencies.journal,
             contents=contents,
+            drift=dependencies.drift,
+            jobs=dependencies.jobs,
+            applier=dependencies.applier,
+            sync_period=dependencies.sync_period,
+            clock=dependencies.clock,
             paths=dependencies.paths,
         )
-        self._failures = 0
+        self._reporter = Reporter(
+            journal=dependencies.journal,
+            recorder=dependencies.recorder,
+            status=dependencies.status,
+            jobs=dependencies.jobs,
+            clock=dependencies.clock,
+        )
         self._refused = ("", "")
         """Version of the Secret that was refused last, and why."""
         self._released = ""
+        self._held = InPlaceChanges()
+        """What was said last to be waiting for a drain."""
         self._settled = False
-        self._looked_at = dependencies.clock.monotonic()
 
     def repair(self, findings: Collection[Finding]) -> None:
         """Have the next pass write these items again."""
@@ -160,7 +164,7 @@ class OperatingSystemConfigReconciler:
         except _SAID:
             raise
         except AgentError as error:
-            await self._say(error, node)
+            await self._reporter.stopped(error, node)
             raise
 
     async def _reconcile(self, secret: Secret, node: Node | None) -> Result:
@@ -173,25 +177,20 @@ class OperatingSystemConfigReconciler:
             if not announced.matches:
                 log.error("Checksum annotation differs from the data, reporting the annotation")
             desired = await self._read(secret)
+            due = await self._preparation.due_in_place(desired)
         except InvalidOSC as error:
             refused = (secret.metadata.resource_version, str(error))
             if self._refused == refused:
                 return await self._go_on_without(secret, node, error)
             self._refused = refused
-            await self._refuse(error, node)
+            await self._reporter.refused(error, node)
             error.after = self._with.sync_period
             raise
+        if due and not _is_drained(node):
+            return await self._wait_for_drain(secret, desired, due, node)
         if (wait := await self._wait_for_turn(secret, node)) is not None:
             return Result(requeue_after=wait)
         await self._label(node, desired.decoded.config)
-        if due := await self._preparation.due_in_place(desired):
-            if node is None:
-                return Result(requeue_after=WAIT_FOR_NODE)
-            if not may_begin(node):
-                kept = await self._keep_applied(secret, node)
-                await self._preparation.note_desired(desired)
-                waiting = await self._wait_for_drain(secret, due)
-                return kept or waiting
         return await self._apply(secret, desired, node)
 
     async def _read(self, secret: Secret) -> Desired:
@@ -226,63 +225,53 @@ class OperatingSystemConfigReconciler:
         pending = loaded.pending
         return pending is None or (pending.checksum == checksum and not pending.unfinished)
 
-    async def _refuse(self, error: InvalidOSC, node: Node | None) -> None:
-        self._event(
-            node,
-            "Warning",
-            "OSCInvalid",
-            "Reconcile",
-            f"the operating system config cannot be applied: {error.fields['problems']}",
-        )
-        await self._with.status.failing({"operating system config": error}, next_try=None)
-        await self._with.status.phase("failing")
-
     async def _go_on_without(self, secret: Secret, node: Node | None, refused: InvalidOSC) -> Result:
-        if (kept := await self._keep_applied(secret, node)) is None:
-            return Result(requeue_after=self._with.sync_period)
-        await self._with.status.failing({"operating system config": refused}, next_try=None)
-        await self._with.status.phase("failing")
-        return kept
+        if node is not None and (unfinished := await self._keep_applied(secret, node)) is not None:
+            return unfinished
+        await self._reporter.failing({"operating system config": refused})
+        return Result(requeue_after=self._with.sync_period)
 
-    async def _keep_applied(self, secret: Secret, node: Node | None) -> Result | None:
+    async def _wait_for_drain(self, secret: Secret, desired: Desired, due: InPlaceChanges, node: Node | None) -> Result:
+        """Begin nothing of an update in place until the Node is said to be drained, which may take days; its event brings us back."""
+        if node is None:
+            return await self._reporter.no_node()
+        await self._with.status.phase("waitingForDrain")
+        await self._label(node, desired.decoded.config)
+        unfinished = await self._keep_applied(secret, node)
+        self._reporter.news(node)
+        return await self._hold(secret, due) if unfinished is None else unfinished
+
+    async def _keep_applied(self, secret: Secret, node: Node) -> Result | None:
         """Beside an OSC that is not begun: keep the machine as the last one that was applied wants it.
 
         Returns:
-            None if there was nothing to do, or it cannot be told.
+            None if that is so, or cannot be told; else how it goes on.
         """
         last = await asyncio.to_thread(self._with.journal.load_last_applied)
         loaded = await asyncio.to_thread(self._with.journal.load)
-        unfinished = loaded.compare_with_disk or (loaded.pending is not None and loaded.pending.unfinished)
-        if node is None or last.decoded is None or last.doubtful or unfinished:
+        pending = loaded.pending if loaded.pending is not None and loaded.pending.unfinished else None
+        superseded = pending is not None and pending.checksum != pending.applied
+        if last.decoded is None or last.doubtful or loaded.compare_with_disk or superseded:
             return None
         applied = self._applied(last.decoded)
         checksum = loaded.pending.checksum if loaded.pending is not None else node_metadata.applied_checksum(node)
         kept = Desired(checksum or "", last.decoded, applied, staticpods.desired(applied))
-        self._with.watch(applied.written_paths())
-        await self._look_after(applied)
-        if not self._preparation.dirty:
-            return None
+        if pending is None:
+            self._with.watch(applied.written_paths())
+            await self._upkeep.look(applied)
+            if not self._preparation.dirty:
+                return None
+        else:
+            await self._upkeep.look_beside(applied, pending.changes)
         if (wait := await self._wait_for_turn(secret, node)) is not None:
             return Result(requeue_after=wait)
-        return await self._apply(secret, kept, node)
-
-    async def _look_beside(self, desired: Desired) -> None:
-        """While this OSC does not count as applied: see what drifted of what it has brought, as often as of one that does."""
-        pending = (await asyncio.to_thread(self._with.journal.load)).pending
-        if pending is None or pending.checksum != desired.checksum:
-            return
-        self._preparation.dirty |= await self._with.drift.reconsider(desired.effective, pending.changes)
-        waited = self._with.clock.monotonic() - self._looked_at
-        if self._with.drift.suspecting or waited >= self._with.sync_period.total_seconds():
-            coming = pending.changes.touched().all_paths()
-            await self._look(finished(desired.effective, pending.changes), coming=coming)
-
-    async def _look(self, wanted: Effective, *, coming: Collection[str] = ()) -> None:
-        """Have put right what drifted of these."""
-        everything, began = not self._with.drift.suspecting, self._with.clock.monotonic()
-        self._preparation.dirty |= await self._with.drift.look(wanted, coming=coming)
-        if everything:
-            self._looked_at = began
+        prepared = await self._preparation.prepare(kept)
+        if prepared is not None:
+            if (unfinished := await self._bring(kept, prepared, node)) is not None:
+                return unfinished
+            await self._commit(kept)
+        await self._release(secret)
+        return None
 
     async def _watch_the_rest(self, desired: Desired) -> None:
         pending = (await asyncio.to_thread(self._with.journal.load)).pending
@@ -322,10 +311,13 @@ class OperatingSystemConfigReconciler:
             log.info("Node labelled", node=node.metadata.name, labels=sorted(labels))
 
     async def _apply(self, secret: Secret, desired: Desired, node: Node | None) -> Result:
-        await self._look_beside(desired)
+        begun = (await asyncio.to_thread(self._with.journal.load)).pending
+        left = begun.changes if begun is not None and begun.checksum == desired.checksum else None
+        # What drifts of an update that was begun and may not go on could be put right only after the drain.
+        if left is not None and (_is_drained(node) or not left.in_place):
+            await self._upkeep.look_beside(desired.effective, left)
         prepared = await self._preparation.prepare(desired)
-        for note in self._with.journal.take_news() if node is not None else ():
-            self._event(node, "Warning", "StateDamaged", "Reconcile", note)
+        self._reporter.news(node)
         if prepared is None:
             self._with.in_place.rest()
             self._with.watch(desired.effective.written_paths())
@@ -334,11 +326,26 @@ class OperatingSystemConfigReconciler:
         config, in_place = desired.decoded.config, prepared.changes.in_place
         if in_place:
             if node is None:
-                return Result(requeue_after=WAIT_FOR_NODE)
+                return await self._reporter.no_node()
             in_place = await self._with.in_place.settle(config, in_place)
             if in_place and not may_begin(node):
-                return await self._wait_for_drain(secret, in_place)
+                return await self._hold(secret, in_place)
         self._with.status.note_phase("applying", checksum=desired.checksum)
+        if (unfinished := await self._bring(desired, prepared, node)) is not None:
+            return unfinished
+        if node is not None:
+            progress = await self._update_in_place(config, node, in_place)
+            if progress.look_again is not None:
+                return await self._reporter.look_again({"update in place": progress.waiting_for}, progress.look_again)
+        await self._commit(desired)
+        return await self._report(secret, desired, node)
+
+    async def _bring(self, desired: Desired, prepared: Prepared, node: Node | None) -> Result | None:
+        """Have files, units and the rest brought; returns None once all is there.
+
+        Raises:
+            ApplyFailed: something failed, which was told.
+        """
         outcome = await self._carry_out(desired, prepared)
         if outcome.restart:
             await self._restart("own unit or one of its files changed")
@@ -346,19 +353,17 @@ class OperatingSystemConfigReconciler:
         if outcome.failed or outcome.waiting:
             await self._watch_the_rest(desired)
         if outcome.failed:
-            raise await self._failed(outcome, node) from next(iter(outcome.failed.values()))
-        self._failures = 0
+            raise await self._reporter.failed(outcome, node) from next(iter(outcome.failed.values()))
+        self._reporter.succeeded()
         if outcome.waiting:
-            return await self._look_again({**outcome.waiting, **self._with.jobs.pending}, LOOK_AGAIN)
-        if node is not None:
-            progress = await self._update_in_place(config, node, in_place)
-            if progress.look_again is not None:
-                return await self._look_again({"update in place": progress.waiting_for}, progress.look_again)
+            return await self._reporter.look_again({**outcome.waiting, **self._with.jobs.pending}, LOOK_AGAIN)
+        return None
+
+    async def _commit(self, desired: Desired) -> None:
         # Before it is said that the OSC is applied: from then on everybody may rely on it.
         self._with.watch(desired.effective.written_paths())
         await run_to_end(self._with.journal.commit, desired.decoded.document)
         await self._drop_originals(desired)
-        return await self._report(secret, desired, node)
 
     async def _drop_originals(self, desired: Desired) -> None:
         """Forget what was at paths that are no longer ours: this OSC is applied to its end."""
@@ -389,54 +394,25 @@ class OperatingSystemConfigReconciler:
             raise
         return progress
 
-    async def _wait_for_drain(self, secret: Secret, in_place: InPlaceChanges) -> Result:
-        """Change nothing for it until the Node is said to be drained; its event brings us back, and the look for drift.
-
-        Without the lock of a serial pool: the node that is drained first may be another one.
-        """
+    async def _hold(self, secret: Secret, in_place: InPlaceChanges) -> Result:
+        """Say that an update in place waits, without the lock of a serial pool: the node that is drained first may be another one."""
         self._with.in_place.rest()
         await self._release(secret)
-        log.info("Update in place is due, waiting until the node is drained", parts=list(in_place.names))
+        if self._held != in_place:
+            log.info("Update in place is due, waiting until the node is drained", parts=list(in_place.names))
+            self._held = in_place
         await self._with.status.failing({}, next_try=None)
         await self._with.status.phase("waitingForDrain")
         return Result(requeue_after=self._next_look())
 
-    async def _look_again(self, waiting: Mapping[str, str], after: timedelta) -> Result:
-        await self._with.status.failing(waiting, next_try=self._with.clock.now() + after)
-        return Result(requeue_after=after)
-
-    async def _say(self, error: AgentError, node: Node | None) -> None:
-        """Report what stopped a pass as a whole; while the API server is away an event would not reach it either."""
-        await self._with.status.failing({"operating system config": error}, next_try=None)
-        await self._with.status.phase("failing")
-        if not isinstance(error, ApiError):
-            self._event(node, "Warning", "OSCFailed", "Reconcile", f"the operating system config: {error}")
-
-    async def _failed(self, outcome: Outcome, node: Node | None) -> ApplyFailed:
-        """Report what failed. The workqueue's back-off decides on the retry; what has only not ended is looked at sooner."""
-        backoff = min(FIRST_RETRY * 2 ** min(self._failures, 20), LONGEST_RETRY)
-        self._failures += 1
-        waiting = {name: cause for name, cause in outcome.waiting.items() if cause}
-        look = LOOK_AGAIN if (self._with.jobs.pending or waiting) and backoff > LOOK_AGAIN else None
-        causes: dict[str, AgentError | str] = {**waiting, **self._with.jobs.pending, **outcome.failed}
-        for note in summary.notes({name: str(error) for name, error in outcome.failed.items()}):
-            self._event(node, "Warning", "OSCFailed", "Reconcile", note)
-        await self._with.status.failing(causes, next_try=self._with.clock.now() + (look or backoff))
-        await self._with.status.phase("failing")
-        return ApplyFailed(
-            "items could not be applied", after=look, items=sorted(outcome.failed), waiting=len(outcome.waiting)
-        )
-
     async def _report(self, secret: Secret, desired: Desired, node: Node | None) -> Result:
         """Say on the Node that this OSC was applied; without a Node wait for it."""
         if node is None:
-            await self._with.status.failing({}, next_try=None)
-            await self._with.status.phase("waitingForNode")
-            return Result(requeue_after=WAIT_FOR_NODE)
+            return await self._reporter.no_node()
         await asyncio.to_thread(self._upkeep.remove_bootstrap_credentials)
         if missing := await staticpods.missing(self._with.client, node, desired.static_pods):
-            return await self._look_again({"static pods": "; ".join(missing)}, LOOK_AGAIN)
-        self._event(node, "Normal", "OSCApplied", "Reconcile", "operating system config has been applied")
+            return await self._reporter.look_again({"static pods": "; ".join(missing)}, LOOK_AGAIN)
+        self._reporter.event(node, "Normal", "OSCApplied", "operating system config has been applied")
         version = full_version(self._with.kubernetes_version)
         await self._with.client.patch(
             NODES, node.metadata.name, merge(node_metadata.applied_patch(desired.checksum, version))
@@ -454,19 +430,8 @@ class OperatingSystemConfigReconciler:
         last = (await asyncio.to_thread(self._with.journal.load_last_applied)).decoded
         config = last.config if last is not None else (await self._read(secret)).decoded.config
         await self._label(node, config)
-        await self._look_after(self._applied(last) if last is not None else None)
+        await self._upkeep.look(self._applied(last) if last is not None else None)
         return bool(self._preparation.dirty)
-
-    async def _look_after(self, applied: Effective | None) -> None:
-        """Find out what drifted, and which Secrets hold something else."""
-        await self._with.jobs.look_at_watched()
-        await self._with.applier.tidy()
-        await asyncio.to_thread(self._upkeep.remove_bootstrap_credentials)
-        if applied is None:
-            return
-        if not self._with.drift.suspecting and applied.secret_files():
-            self._preparation.dirty |= await self._upkeep.changed_secrets(applied)
-        await self._look(applied)
 
     def _applied(self, last: Decoded) -> Effective:
         return effective(last.config, hostname=self._with.identity.hostname)
@@ -484,8 +449,7 @@ class OperatingSystemConfigReconciler:
         await self._with.status.phase("applied", checksum=checksum)
         return Result(requeue_after=self._next_look())
 
-    def _event(self, node: Node | None, event_type: EventType, reason: str, action: str, note: str) -> None:
-        if node is not None:
-            self._with.recorder.event(
-                reference(node), event_type=event_type, reason=reason, action=action, note=note, controller=CONTROLLER
-            )
+
+def _is_drained(node: Node | None) -> bool:
+    """Tell whether an update in place may begin, or go on."""
+    return node is not None and may_begin(node)

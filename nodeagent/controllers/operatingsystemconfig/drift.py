@@ -27,7 +27,7 @@ from nodeagent.host.consistency import Finding, changed_at, inspect
 from nodeagent.host.extracted_files import ExtractedFiles
 from nodeagent.host.restart_budget import RestartBudget
 from osc.containerd import CONFIG_FILE, CONTAINERD_UNIT
-from osc.diff import Changes, Dirty, OwnRestart
+from osc.diff import Changes, Dirty
 from osc.merge import Effective
 from osc.types import OWN_UNIT, Unit
 from systemd.manager import UnitManager
@@ -99,6 +99,8 @@ class Drift:
         """When everything was looked at last."""
         self._wrong: set[str] = set()
         """What was wrong then or since."""
+        self._refused: set[str] = set()
+        """Units whose last restart for drift was one too many."""
         self._suspects: set[str] = set()
         self._known: dict[str, tuple[str | None, Done]] = {}
         self._repairs = _Allowance(MOST_REPAIRS, clock)
@@ -115,22 +117,25 @@ class Drift:
         """Whether the next look is about suspects alone."""
         return bool(self._suspects)
 
-    async def look(self, applied: Effective, *, coming: Collection[str] = ()) -> Dirty:
+    async def look(self, applied: Effective, *, coming: Collection[str] = (), decided: Collection[str] = ()) -> Dirty:
         """Return what has to be put right: of the suspects if there are any, else of everything.
 
         Args:
             applied: what is looked at.
             coming: paths of files that are still to be brought: not looked at, and what is known of them is kept.
+            decided: units that get a job in any case.
         """
         self._offsets.note()
         suspects, self._suspects = self._suspects, set()
         try:
-            return await self._look(applied, suspects, coming)
+            return await self._look(applied, suspects, coming, decided)
         except BaseException:
             self._suspects |= suspects  # what could not be looked at is suspected still
             raise
 
-    async def _look(self, applied: Effective, suspects: set[str], coming: Collection[str]) -> Dirty:
+    async def _look(
+        self, applied: Effective, suspects: set[str], coming: Collection[str], decided: Collection[str]
+    ) -> Dirty:
         began = self._clock.monotonic()
         wanted = _only(applied, suspects) if suspects else applied
         findings = await self._on_disk(wanted)
@@ -140,22 +145,20 @@ class Drift:
             findings += await asyncio.to_thread(lambda: list(self._registries(wanted)))
             findings += await self._containerd_config(wanted)
         found = _distinct(findings)
-        dirty = await self._judge(found, applied, suspects or None)
+        dirty = await self._judge(found, applied, suspects or None, decided)
         wrong = {finding.item for finding in found} | self._wrong.intersection(coming)
         self._wrong = wrong | self._wrong if suspects else wrong
         self._looked = self._looked if suspects else began
         return dirty
 
-    async def reconsider(self, wanted: Effective, left: Changes) -> Dirty:
-        """Decide again about units that were not to be restarted for something that is still not put right: one may have been started with it since.
+    async def reconsider(self, wanted: Effective, left: Changes, *, decided: Collection[str]) -> Dirty:
+        """Decide again about units that were not to be restarted for what is still not put right: one may have been started with it since.
 
         Args:
             wanted: what is being applied.
             left: what that has still to do.
+            decided: units that get a job in any case.
         """
-        decided = {command.name for command in left.commands}
-        if left.own_restart is not OwnRestart.NONE:
-            decided.add(OWN_UNIT)
         wrong = {file.path for file in left.files_changed} | ({CONFIG_FILE} if left.containerd_config else set())
         units = {change.unit.name for change in left.units_changed}
         users = {name: paths & wrong for name, paths in _users(wanted).items() if name not in decided}
@@ -165,9 +168,9 @@ class Drift:
         paths = frozenset[str]().union(*users.values())
         findings = await self._on_disk(_parts(wanted, paths, users.keys() & units))
         findings += await self._containerd_config(wanted) if CONFIG_FILE in paths else []
-        return Dirty(
-            restarted=frozenset([name for name, about in _by_unit(findings, users) if await self._restart(name, about)])
-        )
+        self._wrong |= {finding.item for finding in findings}
+        restarted = [name for name, about in _by_unit(findings, users) if await self._restart(name, about, again=True)]
+        return Dirty(restarted=frozenset(restarted))
 
     async def _on_disk(self, wanted: Effective) -> list[Finding]:
         findings = await asyncio.to_thread(
@@ -221,7 +224,9 @@ class Drift:
         message = f"configuration of containerd in {CONFIG_FILE} differs"
         return [Finding("ContainerdConfigMismatch", message, path=CONFIG_FILE, changed_at=changed, definition=True)]
 
-    async def _judge(self, findings: list[Finding], applied: Effective, looked_at: set[str] | None) -> Dirty:
+    async def _judge(
+        self, findings: list[Finding], applied: Effective, looked_at: set[str] | None, decided: Collection[str]
+    ) -> Dirty:
         seen = {_key(finding) for finding in findings}
         for key, (path, _action) in list(self._known.items()):
             if key not in seen and (not looked_at or path in looked_at):
@@ -233,7 +238,7 @@ class Drift:
                 self._tell(finding, done)
             if done == "repaired":
                 repaired += group
-        return await self._dirty(repaired, applied)
+        return await self._dirty(repaired, applied, decided)
 
     def _take(self, group: Sequence[Finding], applied: Effective) -> Done:
         """Decide about what is written again together; each item that differs uses up one of its repairs."""
@@ -251,19 +256,25 @@ class Drift:
             self.totals[done] += 1
         self._known[_key(finding)] = known
 
-    async def _dirty(self, findings: Sequence[Finding], applied: Effective) -> Dirty:
+    async def _dirty(self, findings: Sequence[Finding], applied: Effective, decided: Collection[str]) -> Dirty:
         """Return what to write again, and which units stay as they run; each unit is decided about once."""
         for finding in findings:
             if finding.reason == MASKED and finding.unit is not None:
                 await asyncio.to_thread(self._unit_files.unmask, finding.unit)
         still: set[tuple[str, str]] = set()
         for name, about in _by_unit(findings, _users(applied)):
-            if not await self._restart(name, about):
+            if name not in decided and not await self._restart(name, about):
                 still.update((name, finding.path or "") for finding in about)
         return replace(dirty_of(findings), still=frozenset(still))
 
-    async def _restart(self, name: str, findings: Sequence[Finding]) -> bool:
-        """Tell whether a unit has to be restarted: it may have been started with what was wrong, and has not used up its limit."""
+    async def _restart(self, name: str, findings: Sequence[Finding], *, again: bool = False) -> bool:
+        """Tell whether a unit has to be restarted: it may have been started with what was wrong, and has not used up its limit.
+
+        Args:
+            name: of the unit.
+            findings: what is wrong.
+            again: it was asked about these before, so a refusal is told once.
+        """
         wrong = [finding for finding in findings if finding.definition and finding.changed_at is not None]
         if not wrong:
             return False
@@ -275,9 +286,12 @@ class Drift:
         if state.active_state == "active" and all(self._is_later(finding, state) for finding in wrong):
             return False
         if self._budget.count(name) >= MOST_RESTARTS:
-            self._budget.refuse()
-            log.error("Unit was restarted too often, not restarted for drift", unit=name, limit=MOST_RESTARTS)
+            if not again or name not in self._refused:
+                self._budget.refuse()
+                log.error("Unit was restarted too often, not restarted for drift", unit=name, limit=MOST_RESTARTS)
+            self._refused.add(name)
             return False
+        self._refused.discard(name)
         await asyncio.to_thread(self._budget.spend, name)
         return True
 

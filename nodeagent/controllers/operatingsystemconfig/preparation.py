@@ -125,7 +125,7 @@ class Preparation:
             now = secret_digests(desired.effective.files, contents)
             dirty |= Dirty(changed_secrets(desired.effective, before, now))
             dirty |= Dirty(await asyncio.to_thread(unknown_secrets, before, now, root=self._paths.root))
-            due = await self._due_in_place(desired, None if last.older else last.decoded, touched)
+            due = await self._due_in_place(desired, last.also if last.doubtful else last.decoded, touched)
             old = effective(last.decoded.config, hostname=self._hostname()) if last.decoded else None
             changes = await asyncio.to_thread(
                 diff,
@@ -141,15 +141,12 @@ class Preparation:
         known = _of_secrets(desired.effective, {**before, **now})
         begin = partial(self._journal.begin, touched=touched, secret_digests=known)
         changes = await run_to_end(begin, desired.checksum, changes)
-        await self.note_desired(desired)
+        document = await asyncio.to_thread(dump_state, desired.decoded.document)
+        # For operators' commands and for a journal that is lost: atomic, but not worth two fsyncs.
+        await run_to_end(core_files.write_atomic, self._paths.desired, document, mode=_STATE_MODE, sync=False)
         self.dirty = Dirty()
         self._say(desired, changes, resumed=resumed)
         return Prepared(contents, changes)
-
-    async def note_desired(self, desired: Desired) -> None:
-        """Keep what is asked for, for operators' commands and for a journal that is lost: atomic, but not worth two fsyncs."""
-        document = await asyncio.to_thread(dump_state, desired.decoded.document)
-        await run_to_end(core_files.write_atomic, self._paths.desired, document, mode=_STATE_MODE, sync=False)
 
     async def due_in_place(self, desired: Desired) -> InPlaceChanges:
         """Return which parts of an update in place this OSC asks for; none of one that was begun already, as then its journal says it."""
@@ -160,7 +157,7 @@ class Preparation:
         if loaded.pending is not None and _goes_on(loaded.pending, desired, last):
             return InPlaceChanges()
         touched = await asyncio.to_thread(self._touched, loaded, last)
-        return await self._due_in_place(desired, None if last.older else last.decoded, touched)
+        return await self._due_in_place(desired, last.also if last.doubtful else last.decoded, touched)
 
     def _touched(self, loaded: Loaded, last: LastApplied) -> Touched:
         """Return what may differ from last-applied; blocking."""

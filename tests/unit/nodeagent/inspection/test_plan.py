@@ -12,7 +12,7 @@ import pytest
 from agents.core.errors import RetriableError
 from agents.inspection.document import to_json
 from agents.inspection.output import Style
-from nodeagent.controllers.operatingsystemconfig.controller import ApplyFailed
+from nodeagent.controllers.operatingsystemconfig.reporter import ApplyFailed
 from nodeagent.inspection import plan_text
 from nodeagent.inspection.plan import Disruption, Item, Plan
 from nodeagent.inspection.planning import NothingDesired
@@ -252,6 +252,30 @@ async def test_the_worst_disruption_is_named(
     assert expected == Disruption.NONE or any(
         expected in (item.disruption, *(one.disruption for one in found.commands)) for item in found.items
     )
+
+
+async def test_while_an_update_waits_for_its_drain(node: LookedAt) -> None:
+    """Contract 6.13: what is desired on the disk is the OSC before; so it says, and where the other one is named it says what that brings."""
+    node.place("etc/os-release", 'PRETTY_NAME="Debian 12.1"\n', 0o644)
+    async with node.connected():
+        await apply(node, in_place("12.1"))
+        await apply(node, in_place("12.2"))
+        assert node.status_document()["phase"] == "waitingForDrain"
+        kept, waiting = await node.plan(), await node.plan(save(node, in_place("12.2")))
+    assert (kept.items, kept.disruption) == ((), Disruption.NONE)
+    assert [note for note in kept.notes if "--osc" in note]
+    assert waiting.disruption == Disruption.REBOOT
+    assert not [note for note in waiting.notes if "--osc" in note]
+
+
+async def test_an_update_is_known_where_last_applied_is_damaged(node: LookedAt) -> None:
+    """Contract 6.13: from the generation before, as the agent does."""
+    node.place("etc/os-release", 'PRETTY_NAME="Debian 12.1"\n', 0o644)
+    async with node.connected():
+        await apply(node, in_place("12.1"))
+        node.paths.last_applied.write_bytes(b"{")
+        found = await node.plan(save(node, in_place("12.2")))
+    assert found.disruption == Disruption.REBOOT
 
 
 async def test_a_file_of_a_unit_has_the_disruption_of_its_restart(node: LookedAt) -> None:

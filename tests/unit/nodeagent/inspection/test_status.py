@@ -13,7 +13,7 @@ from agents.inspection.document import to_json
 from agents.inspection.output import Style
 from agents.kube import kubeconfig
 from agents.kube.kubeconfig import ClusterAccess, Credentials
-from nodeagent.controllers.operatingsystemconfig.controller import ApplyFailed
+from nodeagent.controllers.operatingsystemconfig.reporter import ApplyFailed
 from nodeagent.inspection import status, status_text
 from nodeagent.inspection.planning import NotPermitted
 from nodeagent.inspection.status import Status

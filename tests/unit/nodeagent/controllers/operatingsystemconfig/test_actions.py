@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nodeagent.controllers.operatingsystemconfig.controller import ApplyFailed
+from nodeagent.controllers.operatingsystemconfig.reporter import ApplyFailed
 from tests.support.osc_agent import SLEEP, OscAgent, inline
 
 UNITS = Path("etc/systemd/system")

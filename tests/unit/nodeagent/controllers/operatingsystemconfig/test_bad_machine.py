@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from agents.kube.models import EVENTS
-from nodeagent.controllers.operatingsystemconfig.controller import ApplyFailed
+from nodeagent.controllers.operatingsystemconfig.reporter import ApplyFailed
 from tests.support.osc_agent import SLEEP, OscAgent, containerd, inline
 
 CONFIG = "etc/containerd/config.toml"

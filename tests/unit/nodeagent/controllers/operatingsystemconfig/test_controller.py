@@ -13,7 +13,8 @@ from agents.core.errors import TerminalError
 from agents.kube.errors import Forbidden, Invalid, ServerError, TooManyRequests, Unavailable
 from agents.kube.models import NODES
 from agents.runtime.reconcile import Result
-from nodeagent.controllers.operatingsystemconfig.controller import ApplyFailed, NodeUnknown
+from nodeagent.controllers.operatingsystemconfig.controller import NodeUnknown
+from nodeagent.controllers.operatingsystemconfig.reporter import ApplyFailed
 from osc.errors import InvalidOSC
 from tests.support.osc_agent import HOSTNAME, SECRET, SLEEP, OscAgent, from_secret, inline
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nodeagent.controllers.operatingsystemconfig.controller import ApplyFailed
+from nodeagent.controllers.operatingsystemconfig.reporter import ApplyFailed
 from nodeagent.host.consistency import Finding
 from nodeagent.host.extracted_files import ExtractedFiles
 from osc.types import File

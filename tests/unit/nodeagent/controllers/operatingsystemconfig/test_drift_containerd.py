@@ -178,8 +178,8 @@ async def test_what_was_put_right_by_others_meanwhile_is_forgotten(
     write(runtime, EMPTIED)
     look = runtime.drift.look
 
-    async def look_and_mend(applied: Effective, *, coming: Collection[str] = ()) -> Dirty:
-        dirty = await look(applied, coming=coming)
+    async def look_and_mend(applied: Effective, **more: Collection[str]) -> Dirty:
+        dirty = await look(applied, **more)
         write(runtime, good)
         return dirty
 
@@ -204,8 +204,8 @@ async def test_a_repair_that_failed_at_first_restarts_no_more_than_it_was_to(
     restarted_since(runtime, seconds=-600, name=UNIT)
     look = runtime.drift.look
 
-    async def look_and_fail(applied: Effective, *, coming: Collection[str] = ()) -> Dirty:
-        dirty = await look(applied, coming=coming)
+    async def look_and_fail(applied: Effective, **more: Collection[str]) -> Dirty:
+        dirty = await look(applied, **more)
         runtime.containerd.error = RetriableError("no answer")
         return dirty
 

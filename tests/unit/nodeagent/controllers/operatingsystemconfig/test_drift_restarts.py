@@ -3,11 +3,13 @@
 import asyncio
 import os
 import time
+from pathlib import Path
 
 import pytest
 
+from agents.core.files import FileError
 from agents.kube.models import SECRETS
-from nodeagent.controllers.operatingsystemconfig.controller import ApplyFailed
+from nodeagent.controllers.operatingsystemconfig.reporter import ApplyFailed
 from tests.support.drifting import DROP_IN, OTHER_DROP_IN, UNIT_FILE, restarted_since, touch
 from tests.support.osc_agent import SLEEP, OscAgent, from_secret, inline
 
@@ -180,3 +182,66 @@ async def test_a_unit_that_starts_while_a_repair_waits(node: OscAgent, *, restar
         await node.reconcile()
         assert node.read("/etc/s") == "right"
     assert node.host.jobs == ([("restart", "a.service")] if restarted else [])
+
+
+async def waiting_repair(node: OscAgent) -> None:
+    """Let a unit have been started with a file that cannot be put right, as its Secret is away."""
+    unit = {"name": "a.service", "content": SLEEP, "filePaths": ["/etc/s"]}
+    node.put_secret("s", "key", "right")
+    node.publish(files=[from_secret("/etc/s", "s")], units=[unit])
+    await node.reconcile()
+    node.host.jobs.clear()
+    touch(node, "/etc/s", "wrong")
+    restarted_since(node, seconds=-600)
+    node.api.remove(SECRETS, "s", "kube-system")
+    with pytest.raises(ApplyFailed):
+        await node.reconcile()
+    restarted_since(node, seconds=600)
+
+
+async def test_an_owed_restart_is_counted_once(node: OscAgent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contract 9 W14, OURS: also where the journal cannot be written for some attempts."""
+    async with node.connected():
+        await waiting_repair(node)
+        with monkeypatch.context() as full:
+            full.setattr(node.journal, "begin", _no_space)
+            for _ in range(5):
+                with pytest.raises(FileError):
+                    await node.reconcile()
+        node.put_secret("s", "key", "right")
+        await node.reconcile()
+    assert (node.host.jobs, node.budget.count("a.service")) == ([("restart", "a.service")], 1)
+
+
+def _no_space(*_arguments: object, **_more: object) -> None:
+    raise FileError("journal not written", Path("/x"), OSError(28, "No space left on device"))
+
+
+async def test_an_owed_restart_serves_what_drifts_meanwhile(node: OscAgent) -> None:
+    """Contract 9 W14, OURS: one restart for both, and one of the three."""
+    async with node.connected():
+        await waiting_repair(node)
+        touch(node, UNIT_FILE, "[Service]\nExecStart=/bin/true\n")
+        node.drift.suspect(UNIT_FILE)
+        with pytest.raises(ApplyFailed):
+            await node.reconcile()
+        node.put_secret("s", "key", "right")
+        await node.reconcile()
+    assert (node.read(UNIT_FILE), node.read("/etc/s")) == (SLEEP, "right")
+    assert (node.host.jobs, node.budget.count("a.service")) == ([("restart", "a.service")], 1)
+
+
+async def test_a_refused_restart_is_told_once(node: OscAgent) -> None:
+    """Contract 9 W14, OURS: three in this hour, however often the repair is tried; in the next one it is made."""
+    async with node.connected():
+        await waiting_repair(node)
+        for _ in range(3):
+            node.budget.spend("a.service")
+        for _ in range(20):
+            with pytest.raises(ApplyFailed):
+                await node.reconcile()
+        assert node.budget.totals["suppressed"] == 1
+        node.clock.advance(3700)
+        node.put_secret("s", "key", "right")
+        await node.reconcile()
+    assert node.host.jobs == [("restart", "a.service")]

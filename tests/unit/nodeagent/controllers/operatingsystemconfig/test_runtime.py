@@ -12,7 +12,7 @@ import pytest
 
 from agents.core.errors import RetriableError
 from nodeagent.controllers.operatingsystemconfig.containerd import RegistryNotReady
-from nodeagent.controllers.operatingsystemconfig.controller import ApplyFailed
+from nodeagent.controllers.operatingsystemconfig.reporter import ApplyFailed
 from osc.plan import ExtractFile, Step
 from tests.support.osc_agent import SLEEP, OscAgent, containerd, from_image, from_secret, inline
 

@@ -10,7 +10,7 @@ import pytest
 from agents.core.errors import AgentError, RetriableError
 from agents.core.files import FileError, write_atomic
 from nodeagent.controllers.operatingsystemconfig import controller
-from nodeagent.controllers.operatingsystemconfig.controller import ApplyFailed
+from nodeagent.controllers.operatingsystemconfig.reporter import ApplyFailed
 from nodeagent.host.image_extractor import PULL_DEADLINE, Extraction
 from tests.support.osc_agent import SLEEP, OscAgent, containerd, from_image, from_secret, inline
 

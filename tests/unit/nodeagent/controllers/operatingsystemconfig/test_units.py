@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from agents.core.errors import RetriableError
 from agents.runtime.reconcile import Result
-from nodeagent.controllers.operatingsystemconfig.controller import ApplyFailed
+from nodeagent.controllers.operatingsystemconfig.reporter import ApplyFailed
 from nodeagent.controllers.operatingsystemconfig.units import UnitJobs
 from nodeagent.host.units_in_use import UnitsInUse
 from osc.plan import Plan, RunUnitCommand

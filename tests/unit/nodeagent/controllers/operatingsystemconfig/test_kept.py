@@ -1,0 +1,250 @@
+"""Beside an OSC that is not begun, as it waits for a drain or is refused, the last one is kept up, to the end of each repair."""
+
+import asyncio
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from agents.core.files import FileError
+from agents.kube.models import LEASES, NODES, PODS, SECRETS
+from nodeagent.controllers.operatingsystemconfig.reporter import ApplyFailed
+from nodeagent.host.consistency import Finding
+from nodeagent.host.extracted_files import ExtractedFiles
+from osc.types import File
+from tests.support.drifting import restarted_since, touch
+from tests.support.in_place import KUBELET, drain, metadata, run_os
+from tests.support.osc_agent import HOSTNAME, SECRET, SLEEP, OscAgent, from_secret, inline
+
+SLOW = """[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/bin/sh -c "until [ -e /run/gate-g ]; do sleep 0.05; done; exit 0"
+"""
+FILES = [
+    from_secret("/etc/s", "s"),
+    inline("/etc/motd", "old", 0o644),
+    inline("/etc/slow", "slow", 0o644),
+    inline("/etc/own", "own", 0o644),
+]
+UNITS = [
+    {"name": "kubelet.service", "content": SLEEP, "filePaths": [KUBELET]},
+    {"name": "slow.service", "content": SLOW, "filePaths": ["/etc/slow"]},
+    {"name": "gardener-node-agent.service", "content": SLEEP, "filePaths": ["/etc/own"]},
+]
+WANTED = {"operatingSystemVersion": "1.0.0", "kubelet": "1.34.1"}
+
+
+def publish(node: OscAgent, *, serial: bool = False, **kubelet: str) -> str:
+    """Publish an OSC for updates in place."""
+    return node.publish(
+        files=[inline(KUBELET, json.dumps(kubelet)), *FILES], units=UNITS, inPlaceUpdates=WANTED, serial=serial
+    )
+
+
+async def begin(node: OscAgent, *, serial: bool = False) -> str:
+    """Have a first OSC applied to its end; returns its checksum."""
+    run_os(node, "1.0.0")
+    node.put_secret("s", "key", "x")
+    checksum = publish(node, serial=serial)
+    await node.host.open_gate("g")
+    async with node.connected():
+        await node.reconcile()
+    node.start_process()
+    node.identity.start()
+    async with node.connected():
+        await node.reconcile()
+    node.host.unit("gardener-node-agent.service").set_state("active", "running")
+    node.host.jobs.clear()
+    assert node.applied() == checksum
+    return checksum
+
+
+async def kept_for_hours(node: OscAgent) -> None:
+    """Assert that drift is put right now, and that the update still waits."""
+    await asyncio.sleep(3 * 3600)
+    touch(node, "/etc/motd", "wrong")
+    await asyncio.sleep(60)
+    assert (node.read("/etc/motd"), node.read(KUBELET)) == ("old", "{}")
+    assert node.status_document()["phase"] == "waitingForDrain"
+
+
+async def test_a_repair_that_fails_is_repeated(node: OscAgent) -> None:
+    """Contract 9 W14: what it needs is away for a while; the status says so meanwhile."""
+    await begin(node)
+    publish(node, cpuManagerPolicy="static")
+    async with node.controlling():
+        await asyncio.sleep(10)
+        node.api.remove(SECRETS, "s", "kube-system")
+        touch(node, "/etc/s", "wrong")
+        await asyncio.sleep(5)
+        assert [item["name"] for item in node.status_document()["items"]] == ["file /etc/s"]
+        node.put_secret("s", "key", "x")
+        await kept_for_hours(node)
+        assert (node.read("/etc/s"), node.status_document()["items"]) == ("x", [])
+
+
+async def test_a_job_of_a_repair_is_followed(node: OscAgent) -> None:
+    """Contract 9 W26: a restart that takes long; no pool goes on meanwhile."""
+    await begin(node, serial=True)
+    publish(node, serial=True, cpuManagerPolicy="static")
+
+    def holder() -> str | None:
+        lease = node.api.read(LEASES, SECRET, "kube-system")
+        return None if lease is None else lease["spec"].get("holderIdentity")
+
+    async with node.controlling():
+        await asyncio.sleep(10)
+        assert holder() is None
+        node.host.gates["g"].clear()
+        touch(node, "/etc/slow", "wrong")
+        restarted_since(node, seconds=600, name="slow.service")
+        await asyncio.sleep(30)
+        assert [item["name"] for item in node.status_document()["items"]] == ["unit slow.service"]
+        assert holder() == HOSTNAME
+        await node.host.open_gate("g")
+        await kept_for_hours(node)
+        assert (node.jobs.pending, holder()) == ({}, None)
+
+
+async def test_a_killed_repair_is_gone_on_with(node: OscAgent) -> None:
+    """Contract 6.4: of the process that was killed only the journal is left."""
+    await begin(node)
+    publish(node, cpuManagerPolicy="static")
+    async with node.connected():
+        await node.reconcile()
+        touch(node, "/etc/motd", "wrong")
+        node.drift.suspect("/etc/motd")
+
+        async def die(*_arguments: object, **_more: object) -> None:
+            raise asyncio.CancelledError
+
+        node.applier.apply = die  # type: ignore[assignment,method-assign]
+        with pytest.raises(asyncio.CancelledError):
+            await node.reconcile()
+    node.start_process()
+    async with node.controlling():
+        await asyncio.sleep(60)
+        assert node.read("/etc/motd") == "old"
+        await kept_for_hours(node)
+
+
+async def test_the_agent_restarts_itself_for_a_repair(node: OscAgent) -> None:
+    """Contract 6.8: started with a file that was wrong: one restart, which the status says, and the wait goes on."""
+    await begin(node)
+    publish(node, cpuManagerPolicy="static")
+    async with node.connected():
+        await node.reconcile()
+        touch(node, "/etc/own", "wrong")
+        restarted_since(node, seconds=600, name="gardener-node-agent.service")
+        node.drift.suspect("/etc/own")
+        await node.reconcile()
+        assert (node.read("/etc/own"), node.status_document()["phase"]) == ("own", "restarting")
+        assert node.restart_reason() is not None
+    node.start_process()
+    node.host.unit("gardener-node-agent.service").set_state("active", "running")
+    async with node.controlling():
+        await kept_for_hours(node)
+        assert node.restart_reason() is None
+
+
+async def test_a_kept_osc_is_never_said_to_be_applied(node: OscAgent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours: whoever waits for the phase `applied` waits for the OSC that was asked for; nor is there an event for each repair."""
+    await begin(node)
+    publish(node, cpuManagerPolicy="static")
+    said: list[str] = []
+    write = node.status.write
+
+    async def note() -> None:
+        await write()
+        said.append(node.status_document()["phase"])
+
+    async with node.controlling():
+        await asyncio.sleep(10)
+        events = node.events("OSCApplied")
+        monkeypatch.setattr(node.status, "write", note)
+        touch(node, "/etc/motd", "wrong")
+        await asyncio.sleep(60)
+        assert (node.read("/etc/motd"), set(said)) == ("old", {"waitingForDrain"})
+        assert node.events("OSCApplied") == events
+
+
+async def test_a_drained_node_whose_osc_is_refused_keeps_its_pods(node: OscAgent) -> None:
+    """Contract 6.13: a repair of the OSC before is no update, so no Pod is deleted and no result said."""
+    await begin(node)
+    node.run_pod("etcd")
+    node.publish_bytes(b"kind: [")
+    async with node.controlling():
+        await asyncio.sleep(10)
+        drain(node)
+        touch(node, "/etc/motd", "wrong")
+        await asyncio.sleep(60)
+        assert (node.read("/etc/motd"), metadata(node)[0]) == ("old", None)
+        assert len(node.api.stored(PODS)) == 1
+
+
+async def test_w35_an_update_without_the_kubelets_configuration_is_refused(node: OscAgent) -> None:
+    """Contract 9 W35: event and status say so, and the OSC before is kept up."""
+    await begin(node)
+    node.publish(files=FILES, units=UNITS[1:], inPlaceUpdates=WANTED)
+    async with node.controlling():
+        await asyncio.sleep(60)
+        touch(node, "/etc/motd", "wrong")
+        await asyncio.sleep(700)
+        assert (node.read("/etc/motd"), node.status_document()["phase"]) == ("old", "failing")
+        assert len(node.events("OSCInvalid")) == 1
+
+
+async def test_an_update_waits_for_its_drain_where_last_applied_is_damaged(node: OscAgent) -> None:
+    """Contract 6.13: what was applied is known from the generation before; said, and nothing begins."""
+    await begin(node)
+    node.paths.last_applied.write_bytes(b"{")
+    node.start_process()
+    publish(node, cpuManagerPolicy="static")
+    async with node.controlling():
+        await asyncio.sleep(60)
+        assert (node.read(KUBELET), node.status_document()["phase"]) == ("{}", "waitingForDrain")
+        assert len(node.events("StateDamaged")) == 1
+        drain(node)
+        await asyncio.sleep(1)
+        assert (node.read(KUBELET), metadata(node)[0]) == ('{"cpuManagerPolicy": "static"}', "successful")
+
+
+async def test_a_disk_that_cannot_be_looked_at_keeps_no_lease(node: OscAgent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contract 6.11: the lock of a serial pool is taken for a repair, not for the look before it."""
+    await begin(node, serial=True)
+
+    def fail(_self: ExtractedFiles, _files: Iterable[File]) -> Iterable[Finding]:
+        raise FileError("file not read", Path("/x"), OSError(5, "Input/output error"))
+
+    monkeypatch.setattr(ExtractedFiles, "changed", fail)
+    publish(node, serial=True, cpuManagerPolicy="static")
+    async with node.controlling():
+        await asyncio.sleep(1800)
+    assert (node.api.read(LEASES, SECRET, "kube-system") or {"spec": {}})["spec"].get("holderIdentity") is None
+
+
+async def test_an_update_that_was_begun_and_waits_again_says_nothing_is_put_right(node: OscAgent) -> None:
+    """Contract 9 W14: the drain is taken back after an item failed: drift would be put right after the next one only."""
+    await begin(node)
+    drain(node)
+    node.publish(
+        files=[inline(KUBELET, '{"cpuManagerPolicy": "static"}'), from_secret("/etc/t", "t"), *FILES[1:]],
+        units=UNITS,
+        inPlaceUpdates=WANTED,
+    )
+    async with node.connected():
+        with pytest.raises(ApplyFailed):
+            await node.reconcile()
+    async with node.controlling():
+        node.api.put(NODES, {**node.node(), "status": {"conditions": []}})
+        await asyncio.sleep(1300)
+        touch(node, "/etc/motd", "wrong")
+        await asyncio.sleep(1300)
+        assert (node.drifted, node.status_document()["phase"]) == ([], "waitingForDrain")
+        drain(node)
+        node.put_secret("t", "key", "y")
+        await asyncio.sleep(1300)
+        assert (node.read("/etc/t"), node.read("/etc/motd")) == ("y", "old")
+        assert metadata(node)[0] == "successful"
