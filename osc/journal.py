@@ -179,6 +179,7 @@ class Journal:
         *,
         touched: Touched | None = None,
         secret_digests: Mapping[str, str] | None = None,
+        applied: str | None = None,
     ) -> Changes:
         """Record what is to be done, before the first change to the machine.
 
@@ -190,6 +191,7 @@ class Journal:
             changes: all that is to be done for it.
             touched: more that may differ from last-applied, where the caller knows better than the file did.
             secret_digests: by path, of the secretRef contents; None keeps those recorded before.
+            applied: checksum of the OSC that was applied last, where the caller knows it.
 
         Returns:
             The changes to be carried out.
@@ -207,7 +209,7 @@ class Journal:
             touched=known.touched | (touched or Touched()) | changes.touched(),
             secret_digests=known.secret_digests if secret_digests is None else dict(secret_digests),
             sequence=known.sequence,
-            applied=before.checksum if before is not None and not before.unfinished else known.applied,
+            applied=applied or (before.checksum if before is not None and not before.unfinished else known.applied),
         )
         self._loaded = Loaded(None, compare_with_disk=False)
         self._finished.clear()

@@ -67,6 +67,11 @@ class Pending:
         """Whether the machine may differ from last-applied, so that not even an applied checksum can be trusted."""
         return bool(self.changes or self.touched)
 
+    @property
+    def superseding(self) -> bool:
+        """Whether something else than the OSC that was applied before is being applied, or this one as an update in place."""
+        return self.unfinished and (self.checksum != self.applied or bool(self.changes.in_place))
+
 
 def encode_pending(pending: Pending) -> bytes:
     """Write the file."""

@@ -192,11 +192,12 @@ def _base(desired: Desired, state: State, paths: Paths, hostname: str) -> _Base:
     older = _is_older(state)
     broken = {str(paths.last_applied), str(paths.pending_changes)} & state.problems.keys()
     old = effective(applied.decoded.config, hostname=hostname) if applied is not None else None
-    if not (broken or older or (pending is not None and pending.foreign and pending.unfinished)):
+    lost = applied is None and _newest_kept(paths) is not None
+    if not (broken or older or lost or (pending is not None and pending.foreign and pending.unfinished)):
         return _Base(old, touched, Dirty())
     if state.desired is not None:
         touched |= Touched.of(effective(state.desired.decoded.config, hostname=hostname))
-    if older or str(paths.last_applied) in broken:
+    if older or lost or str(paths.last_applied) in broken:
         kept = _newest_kept(paths)
         touched |= Touched() if kept is None else Touched.of(effective(kept.config, hostname=hostname))
     dirty = dirty_of(inspect(desired.effective, loaded_units=None, root=paths.root))
@@ -208,8 +209,7 @@ def _last_known(state: State, paths: Paths) -> Decoded | None:
     """Return what was applied last as far as the disk tells."""
     if state.applied is not None and not _is_older(state):
         return state.applied.decoded
-    broken = str(paths.last_applied) in state.problems
-    return _newest_kept(paths) if broken or state.applied is not None else None
+    return _newest_kept(paths)
 
 
 def _is_older(state: State) -> bool:

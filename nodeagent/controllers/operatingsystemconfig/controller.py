@@ -69,6 +69,9 @@ DEADLINE = timedelta(seconds=APPLY_SECONDS) + BUDGET + timedelta(minutes=2)
 """Longest pass as a whole: what lies before, between and after the two is calls to an API server that may be slow."""
 
 
+NOT_KEPT = "it is not on this machine to its end, so that what drifts is put right only with the update that waits"
+
+
 class NodeUnknown(RetriableError):
     """The name of our Node is known, the object is not in the cache."""
 
@@ -172,6 +175,7 @@ class OperatingSystemConfigReconciler:
             announced = desired_module.checksum(secret)
             if await self._is_applied(announced.value, node) and not await self._needs_repair(secret, node):
                 await self._release(secret)
+                self._reporter.accepted()
                 self._let_go_of_the_start()
                 return await self._rest(announced.value)
             if not announced.matches:
@@ -181,15 +185,16 @@ class OperatingSystemConfigReconciler:
         except InvalidOSC as error:
             refused = (secret.metadata.resource_version, str(error))
             if self._refused == refused:
-                return await self._go_on_without(secret, node, error)
+                return await self._go_on_without(secret, node)
             self._refused = refused
             await self._reporter.refused(error, node)
-            error.after = self._with.sync_period
+            error.after = LOOK_AGAIN if self._with.jobs.pending else self._with.sync_period
             raise
+        self._reporter.accepted()
         if due and not _is_drained(node):
             return await self._wait_for_drain(secret, desired, due, node)
         if (wait := await self._wait_for_turn(secret, node)) is not None:
-            return Result(requeue_after=wait)
+            return wait
         await self._label(node, desired.decoded.config)
         return await self._apply(secret, desired, node)
 
@@ -225,10 +230,12 @@ class OperatingSystemConfigReconciler:
         pending = loaded.pending
         return pending is None or (pending.checksum == checksum and not pending.unfinished)
 
-    async def _go_on_without(self, secret: Secret, node: Node | None, refused: InvalidOSC) -> Result:
-        if node is not None and (unfinished := await self._keep_applied(secret, node)) is not None:
+    async def _go_on_without(self, secret: Secret, node: Node | None) -> Result:
+        """Beside an OSC that is refused, the last one is kept up."""
+        kept = await self._what_is_kept(node)
+        if node is not None and kept is not None and (unfinished := await self._keep(secret, kept, node)) is not None:
             return unfinished
-        await self._reporter.failing({"operating system config": refused})
+        await self._reporter.failing({})
         return Result(requeue_after=self._with.sync_period)
 
     async def _wait_for_drain(self, secret: Secret, desired: Desired, due: InPlaceChanges, node: Node | None) -> Result:
@@ -237,62 +244,80 @@ class OperatingSystemConfigReconciler:
             return await self._reporter.no_node()
         await self._with.status.phase("waitingForDrain")
         await self._label(node, desired.decoded.config)
-        unfinished = await self._keep_applied(secret, node)
+        kept = await self._what_is_kept(node)
         self._reporter.news(node)
-        return await self._hold(secret, due) if unfinished is None else unfinished
+        if kept is not None and (unfinished := await self._keep(secret, kept, node)) is not None:
+            return unfinished
+        return await self._hold(secret, due, unkept="" if kept is not None else NOT_KEPT)
 
-    async def _keep_applied(self, secret: Secret, node: Node) -> Result | None:
-        """Beside an OSC that is not begun: keep the machine as the last one that was applied wants it.
-
-        Returns:
-            None if that is so, or cannot be told; else how it goes on.
-        """
+    async def _what_is_kept(self, node: Node | None) -> Desired | None:
+        """Return the OSC that was applied last; None if that is not what is on the machine, but for drift and its repair."""
         last = await asyncio.to_thread(self._with.journal.load_last_applied)
         loaded = await asyncio.to_thread(self._with.journal.load)
-        pending = loaded.pending if loaded.pending is not None and loaded.pending.unfinished else None
-        superseded = pending is not None and pending.checksum != pending.applied
-        if last.decoded is None or last.doubtful or loaded.compare_with_disk or superseded:
+        known = loaded.pending or loaded.before
+        superseded = loaded.compare_with_disk if known is None else known.superseding
+        if last.decoded is None or last.doubtful or superseded:
             return None
+        checksum = known.checksum if known is not None else node_metadata.applied_checksum(node)
         applied = self._applied(last.decoded)
-        checksum = loaded.pending.checksum if loaded.pending is not None else node_metadata.applied_checksum(node)
-        kept = Desired(checksum or "", last.decoded, applied, staticpods.desired(applied))
-        if pending is None:
-            self._with.watch(applied.written_paths())
-            await self._upkeep.look(applied)
+        return Desired(checksum or "", last.decoded, applied, staticpods.desired(applied))
+
+    async def _keep(self, secret: Secret, kept: Desired, node: Node) -> Result | None:
+        """Keep the machine as an OSC wants it, beside another one that is not begun.
+
+        Returns:
+            None if it is so, else how it goes on.
+
+        Raises:
+            ApplyFailed: something failed, which was told.
+        """
+        loaded = await asyncio.to_thread(self._with.journal.load)
+        if loaded.pending is not None and loaded.pending.unfinished:
+            await self._upkeep.look_beside(kept.effective, loaded.pending.changes)
+        elif not loaded.compare_with_disk:
+            self._with.watch(kept.effective.written_paths())
+            if not self._preparation.dirty:
+                await self._upkeep.look(kept.effective)
             if not self._preparation.dirty:
                 return None
-        else:
-            await self._upkeep.look_beside(applied, pending.changes)
         if (wait := await self._wait_for_turn(secret, node)) is not None:
-            return Result(requeue_after=wait)
-        prepared = await self._preparation.prepare(kept)
-        if prepared is not None:
-            if (unfinished := await self._bring(kept, prepared, node)) is not None:
-                return unfinished
+            return wait
+        prepared = await self._preparation.prepare(kept, kept=True)
+        try:
+            unfinished = None if prepared is None else await self._bring(kept, prepared, node)
+        except ApplyFailed:
+            await self._release_idle(secret)
+            raise
+        if prepared is not None and unfinished is None:
             await self._commit(kept)
-        await self._release(secret)
-        return None
+        await self._release_idle(secret)
+        return unfinished
+
+    async def _release_idle(self, secret: Secret) -> None:
+        """Let others go first, unless units are being restarted: nobody knows when what failed can be repaired."""
+        if not self._with.jobs.pending:
+            await self._release(secret)
 
     async def _watch_the_rest(self, desired: Desired) -> None:
         pending = (await asyncio.to_thread(self._with.journal.load)).pending
         if pending is not None:
             self._with.watch(finished(desired.effective, pending.changes).written_paths())
 
-    async def _wait_for_turn(self, secret: Secret, node: Node | None) -> timedelta | None:
+    async def _wait_for_turn(self, secret: Secret, node: Node | None) -> Result | None:
         """In a pool that goes on node by node, wait for the lock; without a Node nobody could know us (W18)."""
         if not is_serial(secret) or node is None:
             self._with.lock.forget()
             return None
         wait = await self._with.lock.acquire(secret)
-        if wait is None:
-            self._released = ""  # also for a repair, which has the version of the Secret that was applied
-        else:
-            await self._with.status.failing({}, next_try=self._with.clock.now() + wait)
-            await self._with.status.phase("waitingForTurn")
-        return wait
+        if wait is not None:
+            return await self._reporter.not_our_turn(wait)
+        self._released = ""  # also for a repair, which has the version of the Secret that was applied
+        return None
 
     async def _release(self, secret: Secret) -> None:
-        if is_serial(secret) and secret.metadata.resource_version != self._released:
+        if not is_serial(secret):
+            self._with.lock.forget()
+        elif secret.metadata.resource_version != self._released:
             await self._with.lock.release(secret)
             self._released = secret.metadata.resource_version
 
@@ -329,7 +354,7 @@ class OperatingSystemConfigReconciler:
                 return await self._reporter.no_node()
             in_place = await self._with.in_place.settle(config, in_place)
             if in_place and not may_begin(node):
-                return await self._hold(secret, in_place)
+                return await self._hold(secret, in_place, unkept=NOT_KEPT)
         self._with.status.note_phase("applying", checksum=desired.checksum)
         if (unfinished := await self._bring(desired, prepared, node)) is not None:
             return unfinished
@@ -394,16 +419,15 @@ class OperatingSystemConfigReconciler:
             raise
         return progress
 
-    async def _hold(self, secret: Secret, in_place: InPlaceChanges) -> Result:
+    async def _hold(self, secret: Secret, in_place: InPlaceChanges, *, unkept: str) -> Result:
         """Say that an update in place waits, without the lock of a serial pool: the node that is drained first may be another one."""
         self._with.in_place.rest()
         await self._release(secret)
         if self._held != in_place:
             log.info("Update in place is due, waiting until the node is drained", parts=list(in_place.names))
             self._held = in_place
-        await self._with.status.failing({}, next_try=None)
-        await self._with.status.phase("waitingForDrain")
-        return Result(requeue_after=self._next_look())
+        self._reporter.succeeded()
+        return await self._reporter.not_drained(self._next_look(), unkept=unkept)
 
     async def _report(self, secret: Secret, desired: Desired, node: Node | None) -> Result:
         """Say on the Node that this OSC was applied; without a Node wait for it."""

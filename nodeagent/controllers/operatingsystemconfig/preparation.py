@@ -90,17 +90,33 @@ class Preparation:
 
     def repair(self, findings: Collection[Finding]) -> None:
         """Have the next pass write these items again."""
-        self.dirty |= dirty_of(findings)
+        self.count(dirty_of(findings))
 
-    async def prepare(self, desired: Desired) -> Prepared | None:
+    def count(self, dirty: Dirty) -> None:
+        """Have the next preparation count these as changed."""
+        self.dirty |= dirty
+
+    async def prepare(self, desired: Desired, *, kept: bool = False) -> Prepared | None:
         """Compute what is left, and put it into the journal; nothing else on the disk has changed until then.
+
+        Args:
+            desired: the OSC.
+            kept: it is the one that was applied last, beside another one that is not begun: nothing of it is an update in place.
 
         Returns:
             None if this very OSC was applied to its end already.
         """
+        dirty, self.dirty = self.dirty, Dirty()
+        try:
+            return await self._prepare(desired, dirty, kept=kept)
+        except BaseException:
+            self.count(dirty)
+            raise
+
+    async def _prepare(self, desired: Desired, dirty: Dirty, *, kept: bool) -> Prepared | None:
         loaded = await asyncio.to_thread(self._journal.load)
         last = await asyncio.to_thread(self._journal.load_last_applied)
-        dirty, touched = self.dirty, await asyncio.to_thread(self._touched, loaded, last)
+        touched = await asyncio.to_thread(self._touched, loaded, last)
         doubtful = loaded.compare_with_disk or last.doubtful
         if doubtful:
             dirty |= await asyncio.to_thread(self._compare_with_disk, desired.effective)
@@ -116,8 +132,7 @@ class Preparation:
                 and last.decoded is not None
                 and last.decoded.document == desired.decoded.document
             ):
-                self.dirty = Dirty()  # nobody brings it, or it was put right meanwhile
-                return None
+                return None  # nobody brings what is dirty, or it was put right meanwhile
             contents = await self._contents.resolve(changes.files_changed)
             now = secret_digests(changes.files_changed, contents)
         else:
@@ -125,7 +140,7 @@ class Preparation:
             now = secret_digests(desired.effective.files, contents)
             dirty |= Dirty(changed_secrets(desired.effective, before, now))
             dirty |= Dirty(await asyncio.to_thread(unknown_secrets, before, now, root=self._paths.root))
-            due = await self._due_in_place(desired, last.also if last.doubtful else last.decoded, touched)
+            due = InPlaceChanges() if kept else await self._due_in_place(desired, last, touched)
             old = effective(last.decoded.config, hostname=self._hostname()) if last.decoded else None
             changes = await asyncio.to_thread(
                 diff,
@@ -139,12 +154,12 @@ class Preparation:
         if not doubtful:
             await self._keep_originals(changes, desired.effective, last.decoded, loaded.touched)
         known = _of_secrets(desired.effective, {**before, **now})
-        begin = partial(self._journal.begin, touched=touched, secret_digests=known)
+        applied = desired.checksum if kept else None
+        begin = partial(self._journal.begin, touched=touched, secret_digests=known, applied=applied)
         changes = await run_to_end(begin, desired.checksum, changes)
         document = await asyncio.to_thread(dump_state, desired.decoded.document)
         # For operators' commands and for a journal that is lost: atomic, but not worth two fsyncs.
         await run_to_end(core_files.write_atomic, self._paths.desired, document, mode=_STATE_MODE, sync=False)
-        self.dirty = Dirty()
         self._say(desired, changes, resumed=resumed)
         return Prepared(contents, changes)
 
@@ -157,7 +172,7 @@ class Preparation:
         if loaded.pending is not None and _goes_on(loaded.pending, desired, last):
             return InPlaceChanges()
         touched = await asyncio.to_thread(self._touched, loaded, last)
-        return await self._due_in_place(desired, last.also if last.doubtful else last.decoded, touched)
+        return await self._due_in_place(desired, last, touched)
 
     def _touched(self, loaded: Loaded, last: LastApplied) -> Touched:
         """Return what may differ from last-applied; blocking."""
@@ -185,11 +200,14 @@ class Preparation:
             log.debug("Configuration of containerd not looked at", error=error)
             return True
 
-    async def _due_in_place(self, desired: Desired, last: Decoded | None, touched: Touched) -> InPlaceChanges:
-        if desired.decoded.config.spec.in_place_updates is None or last is None:
+    async def _due_in_place(self, desired: Desired, last: LastApplied, touched: Touched) -> InPlaceChanges:
+        known = last.also if last.doubtful else last.decoded
+        if desired.decoded.config.spec.in_place_updates is None or known is None:
             return InPlaceChanges()
+        if last.doubtful and known.document == desired.decoded.document:
+            return InPlaceChanges()  # applied already, so that nobody would drain the node for it
         version = await self._in_place.operating_system_version()
-        before = await asyncio.to_thread(with_real_kubelet_config, last.config, touched, root=self._paths.root)
+        before = await asyncio.to_thread(with_real_kubelet_config, known.config, touched, root=self._paths.root)
         return in_place_changes(desired.decoded.config, before, version)
 
     def _touched_by_desired(self) -> Touched:

@@ -51,6 +51,7 @@ class Reporter:
         self._jobs = jobs
         self._clock = clock
         self._failures = 0
+        self._refusal: InvalidOSC | None = None
 
     def event(self, node: Node | None, event_type: EventType, reason: str, note: str) -> None:
         """Record an event of the Node, if there is one."""
@@ -69,11 +70,16 @@ class Reporter:
         for note in self._journal.take_news() if node is not None else ():
             self.event(node, "Warning", "StateDamaged", note)
 
+    def accepted(self) -> None:
+        """Note that no OSC is refused."""
+        self._refusal = None
+
     async def refused(self, error: InvalidOSC, node: Node | None) -> None:
-        """Tell that an OSC is not applied, with what is wrong with it."""
+        """Tell that an OSC is not applied, with what is wrong with it; the status file says so beside all else until one is accepted."""
+        self._refusal = error
         note = f"the operating system config cannot be applied: {error.fields['problems']}"
         self.event(node, "Warning", "OSCInvalid", note)
-        await self.failing({_OPERATING_SYSTEM_CONFIG: error})
+        await self.failing({})
 
     async def stopped(self, error: AgentError, node: Node | None) -> None:
         """Tell what stopped a pass as a whole; while the API server is away an event would not reach it either."""
@@ -83,18 +89,30 @@ class Reporter:
 
     async def failing(self, causes: Mapping[str, AgentError | str]) -> None:
         """Say what nobody tries again at a known time."""
-        await self._status.failing(causes, next_try=None)
+        await self._list(causes, after=None)
         await self._status.phase("failing")
 
     async def no_node(self) -> Result:
         """Say that the Node is waited for."""
-        await self._status.failing({}, next_try=None)
+        await self._list({}, after=None)
         await self._status.phase("waitingForNode")
         return Result(requeue_after=WAIT_FOR_NODE)
 
+    async def not_our_turn(self, wait: timedelta) -> Result:
+        """Say that another node of the pool comes first."""
+        await self._list({}, after=wait)
+        await self._status.phase("waitingForTurn")
+        return Result(requeue_after=wait)
+
+    async def not_drained(self, after: timedelta, *, unkept: str) -> Result:
+        """Say that the node has to be drained first, and why the machine is not kept up until then, if it is not."""
+        await self._list({"operating system config before": unkept} if unkept else {}, after=None)
+        await self._status.phase("waitingForDrain")
+        return Result(requeue_after=after)
+
     async def look_again(self, waiting: Mapping[str, str], after: timedelta) -> Result:
         """Say what has not ended."""
-        await self._status.failing(waiting, next_try=self._clock.now() + after)
+        await self._list(waiting, after=after)
         return Result(requeue_after=after)
 
     def succeeded(self) -> None:
@@ -110,8 +128,13 @@ class Reporter:
         causes: dict[str, AgentError | str] = {**waiting, **self._jobs.pending, **outcome.failed}
         for note in summary.notes({name: str(error) for name, error in outcome.failed.items()}):
             self.event(node, "Warning", "OSCFailed", note)
-        await self._status.failing(causes, next_try=self._clock.now() + (look or backoff))
+        await self._list(causes, after=look or backoff)
         await self._status.phase("failing")
         return ApplyFailed(
             "items could not be applied", after=look, items=sorted(outcome.failed), waiting=len(outcome.waiting)
         )
+
+    async def _list(self, causes: Mapping[str, AgentError | str], *, after: timedelta | None) -> None:
+        refused = {} if self._refusal is None else {_OPERATING_SYSTEM_CONFIG: self._refusal}
+        next_try = None if after is None else self._clock.now() + after
+        await self._status.failing({**refused, **causes}, next_try=next_try)

@@ -105,6 +105,11 @@ class UnitJobs:
         return {f"unit {name}": job.report.reason or "job has not ended" for name, job in self._pending.items()}
 
     @property
+    def under_way(self) -> frozenset[str]:
+        """Units with a job that has not ended, also one that the process before this one began."""
+        return frozenset((*self._pending, *self._record.jobs))
+
+    @property
     def watched(self) -> frozenset[str]:
         """Units that were taken as started while they were still activating."""
         return self._record.watched

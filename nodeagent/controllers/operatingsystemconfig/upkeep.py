@@ -71,7 +71,7 @@ class Upkeep:
         if applied is None:
             return
         if not self._drift.suspecting and applied.secret_files():
-            self._preparation.dirty |= await self._changed_secrets(applied)
+            self._preparation.count(await self._changed_secrets(applied))
         await self._look(applied)
 
     async def look_beside(self, wanted: Effective, left: Changes) -> None:
@@ -82,7 +82,7 @@ class Upkeep:
             left: what it has still to do.
         """
         decided = self._decided(wanted, left)
-        self._preparation.dirty |= await self._drift.reconsider(wanted, left, decided=decided)
+        self._preparation.count(await self._drift.reconsider(wanted, left, decided=decided))
         if self._drift.suspecting or self._clock.monotonic() - self._looked_at >= self._sync_seconds:
             decided |= self._preparation.dirty.restarted
             await self._look(finished(wanted, left), coming=left.touched().all_paths(), decided=decided)
@@ -96,15 +96,15 @@ class Upkeep:
                     log.info("Bootstrap credentials removed", path=str(path))
 
     def _decided(self, wanted: Effective, left: Changes) -> frozenset[str]:
-        """Return the units that get a job in any case."""
+        """Return the units that get a job in any case; one whose job is under way gets none for what is wrong since."""
         dirty = self._preparation.dirty
         own = {OWN_UNIT} if left.own_restart is not OwnRestart.NONE else set()
-        listed = {command.name for command in left.commands}
+        listed = {command.name for command in left.commands} - self._jobs.under_way
         return dirty.restarted | own | listed | {unit.name for unit in wanted.units if dirty.restarts(unit)}
 
     async def _look(self, wanted: Effective, *, coming: Collection[str] = (), decided: Collection[str] = ()) -> None:
         everything, began = not self._drift.suspecting, self._clock.monotonic()
-        self._preparation.dirty |= await self._drift.look(wanted, coming=coming, decided=decided)
+        self._preparation.count(await self._drift.look(wanted, coming=coming, decided=decided))
         if everything:
             self._looked_at = began
 

@@ -268,12 +268,15 @@ async def test_while_an_update_waits_for_its_drain(node: LookedAt) -> None:
     assert not [note for note in waiting.notes if "--osc" in note]
 
 
-async def test_an_update_is_known_where_last_applied_is_damaged(node: LookedAt) -> None:
+@pytest.mark.parametrize("lost", [False, True])
+async def test_an_update_is_known_where_last_applied_is_damaged(node: LookedAt, lost: bool) -> None:
     """Contract 6.13: from the generation before, as the agent does."""
     node.place("etc/os-release", 'PRETTY_NAME="Debian 12.1"\n', 0o644)
     async with node.connected():
         await apply(node, in_place("12.1"))
         node.paths.last_applied.write_bytes(b"{")
+        if lost:
+            node.paths.last_applied.unlink()
         found = await node.plan(save(node, in_place("12.2")))
     assert found.disruption == Disruption.REBOOT
 

@@ -11,6 +11,7 @@ from agents.core.files import FileError
 from agents.kube.models import SECRETS
 from nodeagent.controllers.operatingsystemconfig.reporter import ApplyFailed
 from tests.support.drifting import DROP_IN, OTHER_DROP_IN, UNIT_FILE, restarted_since, touch
+from tests.support.kept import SLOW
 from tests.support.osc_agent import SLEEP, OscAgent, from_secret, inline
 
 CLOCK_SET_BACK = -3600
@@ -245,3 +246,22 @@ async def test_a_refused_restart_is_told_once(node: OscAgent) -> None:
         node.put_secret("s", "key", "right")
         await node.reconcile()
     assert node.host.jobs == [("restart", "a.service")]
+
+
+@pytest.mark.parametrize("wrong", ["mode", "content"])
+async def test_a_unit_that_is_being_started_is_restarted_within_the_limit(node: OscAgent, wrong: str) -> None:
+    """Contract 9 W14: a job under way is no other job: a mode restarts nothing, and content three times at most."""
+    unit = {"name": "slow.service", "content": SLOW, "filePaths": ["/etc/slow"]}
+    node.publish(files=[inline("/etc/slow", "slow", 0o644)], units=[unit])
+    async with node.connected():
+        await node.reconcile()
+        for turn in range(8):
+            if wrong == "mode":
+                (node.root / "etc/slow").chmod(0o600)
+            else:
+                touch(node, "/etc/slow", f"wrong {turn}")
+            node.drift.suspect("/etc/slow")
+            await node.reconcile()
+        await node.host.open_gate("g")
+        await node.reconcile()
+    assert len(node.host.jobs) == (1 if wrong == "mode" else 4)

@@ -1,64 +1,26 @@
 """Beside an OSC that is not begun, as it waits for a drain or is refused, the last one is kept up, to the end of each repair."""
 
 import asyncio
-import json
 from collections.abc import Iterable
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from agents.core.files import FileError
-from agents.kube.models import LEASES, NODES, PODS, SECRETS
+from agents.kube.models import LEASES, NODES, PODS, SECRETS, format_micro_time
+from agents.runtime.controller import Environment
+from agents.runtime.metrics import Metrics
+from nodeagent.controllers.operatingsystemconfig import serial as serial_module
 from nodeagent.controllers.operatingsystemconfig.reporter import ApplyFailed
 from nodeagent.host.consistency import Finding
 from nodeagent.host.extracted_files import ExtractedFiles
 from osc.types import File
 from tests.support.drifting import restarted_since, touch
-from tests.support.in_place import KUBELET, drain, metadata, run_os
-from tests.support.osc_agent import HOSTNAME, SECRET, SLEEP, OscAgent, from_secret, inline
-
-SLOW = """[Service]
-Type=oneshot
-RemainAfterExit=yes
-ExecStart=/bin/sh -c "until [ -e /run/gate-g ]; do sleep 0.05; done; exit 0"
-"""
-FILES = [
-    from_secret("/etc/s", "s"),
-    inline("/etc/motd", "old", 0o644),
-    inline("/etc/slow", "slow", 0o644),
-    inline("/etc/own", "own", 0o644),
-]
-UNITS = [
-    {"name": "kubelet.service", "content": SLEEP, "filePaths": [KUBELET]},
-    {"name": "slow.service", "content": SLOW, "filePaths": ["/etc/slow"]},
-    {"name": "gardener-node-agent.service", "content": SLEEP, "filePaths": ["/etc/own"]},
-]
-WANTED = {"operatingSystemVersion": "1.0.0", "kubelet": "1.34.1"}
-
-
-def publish(node: OscAgent, *, serial: bool = False, **kubelet: str) -> str:
-    """Publish an OSC for updates in place."""
-    return node.publish(
-        files=[inline(KUBELET, json.dumps(kubelet)), *FILES], units=UNITS, inPlaceUpdates=WANTED, serial=serial
-    )
-
-
-async def begin(node: OscAgent, *, serial: bool = False) -> str:
-    """Have a first OSC applied to its end; returns its checksum."""
-    run_os(node, "1.0.0")
-    node.put_secret("s", "key", "x")
-    checksum = publish(node, serial=serial)
-    await node.host.open_gate("g")
-    async with node.connected():
-        await node.reconcile()
-    node.start_process()
-    node.identity.start()
-    async with node.connected():
-        await node.reconcile()
-    node.host.unit("gardener-node-agent.service").set_state("active", "running")
-    node.host.jobs.clear()
-    assert node.applied() == checksum
-    return checksum
+from tests.support.in_place import KUBELET, drain, metadata
+from tests.support.kept import FILES, UNITS, WANTED, begin, publish
+from tests.support.osc_agent import HOSTNAME, SECRET, OscAgent, from_secret, inline
+from tests.support.tasks import running
 
 
 async def kept_for_hours(node: OscAgent) -> None:
@@ -223,6 +185,93 @@ async def test_a_disk_that_cannot_be_looked_at_keeps_no_lease(node: OscAgent, mo
     async with node.controlling():
         await asyncio.sleep(1800)
     assert (node.api.read(LEASES, SECRET, "kube-system") or {"spec": {}})["spec"].get("holderIdentity") is None
+
+
+async def test_a_repair_that_cannot_succeed_keeps_no_lease(node: OscAgent) -> None:
+    """Contract 6.11: a Secret that only the OSC before names is gone for good; the node that is drained first may be another one."""
+    await begin(node, serial=True)
+    publish(node, serial=True, cpuManagerPolicy="static")
+    environment = Environment(clock=node.clock, rng=Random(1), metrics=Metrics())
+    renewing = serial_module.new_controller(node.lock)
+    async with node.controlling(), running(lambda: renewing.run(environment)):
+        await asyncio.sleep(10)
+        node.api.remove(SECRETS, "s", "kube-system")
+        touch(node, "/etc/s", "wrong")
+        for _ in range(12):
+            await asyncio.sleep(600)
+            assert (node.api.read(LEASES, SECRET, "kube-system") or {"spec": {}})["spec"].get("holderIdentity") is None
+        assert [item["name"] for item in node.status_document()["items"]] == ["file /etc/s"]
+
+
+async def test_drift_is_told_and_counted_once_while_others_have_the_lease(node: OscAgent) -> None:
+    """Contract 6.11, 9 W14: nothing is put right meanwhile, and nobody looks again."""
+    await begin(node, serial=True)
+    publish(node, serial=True, cpuManagerPolicy="static")
+
+    def lend(**spec: object) -> None:
+        lease = node.api.read(LEASES, SECRET, "kube-system") or {
+            "metadata": {"name": SECRET, "namespace": "kube-system"}
+        }
+        node.api.put(LEASES, {**lease, "spec": spec})
+
+    async with node.controlling():
+        await asyncio.sleep(10)
+        now = format_micro_time(node.clock.now())
+        lend(holderIdentity="other", leaseDurationSeconds=600, acquireTime=now, renewTime=now)
+        touch(node, "/etc/slow", "wrong")
+        restarted_since(node, seconds=600, name="slow.service")
+        await asyncio.sleep(60)
+        assert (node.read("/etc/slow"), node.status_document()["phase"]) == ("wrong", "waitingForTurn")
+        lend()
+        await asyncio.sleep(60)
+        assert node.read("/etc/slow") == "slow"
+    assert (node.drifted, node.budget.count("slow.service")) == ([("FileMismatch", "put right")], 1)
+
+
+async def test_drift_is_told_and_counted_once_while_the_disk_is_full(
+    node: OscAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Contract 9 W14: the journal comes first, and cannot be written."""
+    await begin(node)
+    publish(node, cpuManagerPolicy="static")
+
+    def full(*_arguments: object, **_more: object) -> None:
+        raise FileError("journal not written", Path("/x"), OSError(28, "No space left on device"))
+
+    async with node.connected():
+        await node.reconcile()
+        touch(node, "/etc/slow", "wrong")
+        restarted_since(node, seconds=600, name="slow.service")
+        with monkeypatch.context() as without_space:
+            without_space.setattr(node.journal, "begin", full)
+            for _ in range(8):
+                with pytest.raises(FileError):
+                    await node.reconcile()
+        await node.reconcile()
+        assert node.read("/etc/slow") == "slow"
+    assert (node.drifted, node.budget.count("slow.service")) == ([("FileMismatch", "put right")], 1)
+
+
+async def test_a_refusal_is_said_beside_what_fails(node: OscAgent) -> None:
+    """Ours: until an OSC is accepted, also while a repair of the one before fails."""
+    await begin(node)
+    node.publish_bytes(b"kind: [")
+
+    def items() -> list[str]:
+        return sorted(item["name"] for item in node.status_document()["items"])
+
+    async with node.controlling():
+        await asyncio.sleep(10)
+        node.api.remove(SECRETS, "s", "kube-system")
+        touch(node, "/etc/s", "wrong")
+        await asyncio.sleep(700)
+        assert items() == ["file /etc/s", "operating system config"]
+        node.put_secret("s", "key", "x")
+        await asyncio.sleep(1300)
+        assert (items(), node.read("/etc/s")) == (["operating system config"], "x")
+        publish(node)
+        await asyncio.sleep(10)
+        assert (items(), node.status_document()["phase"]) == ([], "applied")
 
 
 async def test_an_update_that_was_begun_and_waits_again_says_nothing_is_put_right(node: OscAgent) -> None:

@@ -1,0 +1,49 @@
+"""A node whose OSC is kept up beside another one: a file out of a Secret, a unit that starts slowly, the agent's own unit."""
+
+import json
+
+from tests.support.in_place import KUBELET, run_os
+from tests.support.osc_agent import SLEEP, OscAgent, from_secret, inline
+
+SLOW = """[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/bin/sh -c "until [ -e /run/gate-g ]; do sleep 0.05; done; exit 0"
+"""
+FILES = [
+    from_secret("/etc/s", "s"),
+    inline("/etc/motd", "old", 0o644),
+    inline("/etc/slow", "slow", 0o644),
+    inline("/etc/own", "own", 0o644),
+]
+UNITS = [
+    {"name": "kubelet.service", "content": SLEEP, "filePaths": [KUBELET]},
+    {"name": "slow.service", "content": SLOW, "filePaths": ["/etc/slow"]},
+    {"name": "gardener-node-agent.service", "content": SLEEP, "filePaths": ["/etc/own"]},
+]
+WANTED = {"operatingSystemVersion": "1.0.0", "kubelet": "1.34.1"}
+
+
+def publish(node: OscAgent, *, serial: bool = False, **kubelet: object) -> str:
+    """Publish an OSC for updates in place."""
+    return node.publish(
+        files=[inline(KUBELET, json.dumps(kubelet)), *FILES], units=UNITS, inPlaceUpdates=WANTED, serial=serial
+    )
+
+
+async def begin(node: OscAgent, *, serial: bool = False) -> str:
+    """Have a first OSC applied to its end; returns its checksum."""
+    run_os(node, "1.0.0")
+    node.put_secret("s", "key", "x")
+    checksum = publish(node, serial=serial)
+    await node.host.open_gate("g")
+    async with node.connected():
+        await node.reconcile()
+    node.start_process()
+    node.identity.start()
+    async with node.connected():
+        await node.reconcile()
+    node.host.unit("gardener-node-agent.service").set_state("active", "running")
+    node.host.jobs.clear()
+    assert node.applied() == checksum
+    return checksum

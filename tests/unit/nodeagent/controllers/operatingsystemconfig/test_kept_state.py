@@ -1,0 +1,146 @@
+"""What is kept beside an OSC that is not begun is told from the state on the disk: interrupted, taken back, damaged or lost."""
+
+import asyncio
+
+import pytest
+
+from agents.core.errors import AgentError, RetriableError
+from agents.kube.models import NODES
+from tests.support.drifting import restarted_since, touch
+from tests.support.in_place import KUBELET, drain, metadata, run_os
+from tests.support.kept import FILES, UNITS, WANTED, begin, publish
+from tests.support.osc_agent import OscAgent, from_secret, inline
+from tests.support.tasks import settle
+
+
+async def die(*_arguments: object, **_more: object) -> None:
+    """Be killed."""
+    raise asyncio.CancelledError
+
+
+async def test_an_update_that_was_taken_back_is_no_repair(node: OscAgent) -> None:
+    """Contract 6.13: begun on a drained node, refused in between: it goes on as an update, and says its result."""
+    checksum = await begin(node)
+    drain(node)
+    node.machine.kubelet_problem = RetriableError("kubelet is not healthy")
+    publish(node, cpuManagerPolicy="static")
+    async with node.connected():
+        await node.reconcile()
+        assert publish(node) == checksum
+        await node.reconcile()
+        node.publish_bytes(b"kind: [")
+        with pytest.raises(AgentError):
+            await node.reconcile()
+        await node.reconcile()
+        publish(node)
+        node.machine.kubelet_problem = None
+        await node.reconcile()
+    assert (node.applied(), metadata(node)[0]) == (checksum, "successful")
+
+
+async def test_an_update_that_was_taken_back_waits_for_its_drain(
+    node: OscAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Contract 6.13: killed as it began, no longer drained, and another one waits: the kubelet gets no configuration meanwhile."""
+    await begin(node)
+    drain(node)
+    node.machine.kubelet_problem = RetriableError("kubelet is not healthy")
+    publish(node, cpuManagerPolicy="static")
+    async with node.connected():
+        await node.reconcile()
+        publish(node)
+        with monkeypatch.context() as killed:
+            killed.setattr(node.applier, "apply", die)
+            with pytest.raises(asyncio.CancelledError):
+                await node.reconcile()
+        node.api.put(NODES, {**node.node(), "status": {"conditions": []}})
+        await settle()
+        node.host.jobs.clear()
+        publish(node, kubeReserved={"cpu": "1"})
+        for _ in range(3):
+            await node.reconcile()
+        assert (node.host.jobs, node.read(KUBELET)) == ([], '{"cpuManagerPolicy": "static"}')
+        assert [item["name"] for item in node.status_document()["items"]] == ["operating system config before"]
+
+
+@pytest.mark.parametrize("why", ["operating system", "kubelet"])
+async def test_an_osc_that_is_applied_waits_for_no_drain(node: OscAgent, why: str) -> None:
+    """Contract 6.13: nobody drains a node that says it is applied: what differs where last-applied is damaged is drift."""
+    await begin(node)
+    if why == "operating system":
+        run_os(node, "1.0.1")
+    else:
+        touch(node, KUBELET, '{"cpuManagerPolicy": "static"}')
+    node.paths.last_applied.write_bytes(b"{")
+    node.start_process()
+    node.host.unit("gardener-node-agent.service").set_state("active", "running")
+    async with node.controlling():
+        await asyncio.sleep(60)
+        touch(node, "/etc/motd", "wrong")
+        await asyncio.sleep(700)
+        assert (node.status_document()["phase"], node.read("/etc/motd"), node.read(KUBELET)) == ("applied", "old", "{}")
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["torn", "lost with its second name"])
+async def test_a_repair_whose_journal_is_damaged_is_made_again(node: OscAgent, lost: bool) -> None:
+    """Contract 6.4: what a power cut leaves of a repair that was under way."""
+    await begin(node)
+    publish(node, cpuManagerPolicy="static")
+    async with node.connected():
+        await node.reconcile()
+        touch(node, "/etc/motd", "wrong")
+        node.drift.suspect("/etc/motd")
+        node.applier.apply = die  # type: ignore[assignment,method-assign]
+        with pytest.raises(asyncio.CancelledError):
+            await node.reconcile()
+    content = node.paths.pending_changes.read_bytes()
+    node.paths.pending_changes.unlink()
+    if lost:
+        for held in node.paths.generations.glob(f"{node.paths.pending_changes.name}*"):
+            held.unlink()
+    else:
+        node.paths.pending_changes.write_bytes(content[: len(content) // 2])
+    node.start_process()
+    node.host.unit("gardener-node-agent.service").set_state("active", "running")
+    async with node.controlling():
+        await asyncio.sleep(1300)
+        assert (node.read("/etc/motd"), node.read(KUBELET)) == ("old", "{}")
+        assert (node.status_document()["phase"], node.status_document()["items"]) == ("waitingForDrain", [])
+
+
+async def test_a_repair_without_a_journal_before_it_is_followed_to_its_end(node: OscAgent) -> None:
+    """Contract 6.4: the journal that the repair begins is the first; its job takes long."""
+    await begin(node)
+    for path in (node.paths.pending_changes, *node.paths.generations.glob(f"{node.paths.pending_changes.name}*")):
+        path.unlink(missing_ok=True)
+    node.start_process()
+    node.host.unit("gardener-node-agent.service").set_state("active", "running")
+    publish(node, cpuManagerPolicy="static")
+    async with node.controlling():
+        await asyncio.sleep(10)
+        node.host.gates["g"].clear()
+        touch(node, "/etc/slow", "wrong")
+        restarted_since(node, seconds=600, name="slow.service")
+        await asyncio.sleep(60)
+        assert [item["name"] for item in node.status_document()["items"]] == ["unit slow.service"]
+        await node.host.open_gate("g")
+        touch(node, "/etc/motd", "wrong")
+        await asyncio.sleep(1300)
+        assert (node.read("/etc/motd"), node.status_document()["items"]) == ("old", [])
+
+
+async def test_what_cannot_be_kept_is_said(node: OscAgent) -> None:
+    """Ours: an OSC that an update supersedes is there in part: nobody knows what to keep, and the status says so until the drain."""
+    await begin(node)
+    async with node.controlling():
+        more = from_secret("/etc/t", "t")
+        node.publish(files=[inline(KUBELET, "{}"), more, *FILES], units=UNITS, inPlaceUpdates=WANTED)
+        await asyncio.sleep(60)
+        assert [item["name"] for item in node.status_document()["items"]] == ["file /etc/t"]
+        static = inline(KUBELET, '{"cpuManagerPolicy": "static"}')
+        later = node.publish(files=[static, *FILES], units=UNITS, inPlaceUpdates=WANTED)
+        await asyncio.sleep(60)
+        assert [item["name"] for item in node.status_document()["items"]] == ["operating system config before"]
+        drain(node)
+        await asyncio.sleep(60)
+        assert (node.applied(), node.status_document()["items"]) == (later, [])
