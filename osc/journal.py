@@ -191,7 +191,7 @@ class Journal:
             changes: all that is to be done for it.
             touched: more that may differ from last-applied, where the caller knows better than the file did.
             secret_digests: by path, of the secretRef contents; None keeps those recorded before.
-            applied: checksum of the OSC that was applied last, where the caller knows it.
+            applied: checksum of the OSC that was applied last, where the caller knows more than the journal; empty if nobody knows.
 
         Returns:
             The changes to be carried out.
@@ -201,6 +201,8 @@ class Journal:
         """
         before = self.pending
         known = before or Pending(checksum)
+        if applied is None and before is not None:
+            applied = before.applied if before.unfinished else before.checksum
         if known.changes.own_restart is OwnRestart.REQUIRED:
             changes = replace(changes, own_restart=OwnRestart.REQUIRED)
         self._current = Pending(
@@ -209,7 +211,7 @@ class Journal:
             touched=known.touched | (touched or Touched()) | changes.touched(),
             secret_digests=known.secret_digests if secret_digests is None else dict(secret_digests),
             sequence=known.sequence,
-            applied=applied or (before.checksum if before is not None and not before.unfinished else known.applied),
+            applied=applied or "",
         )
         self._loaded = Loaded(None, compare_with_disk=False)
         self._finished.clear()

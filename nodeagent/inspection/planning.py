@@ -12,7 +12,12 @@ from agents.core.yamlio import YamlError, load_yaml
 from agents.inspection import validation
 from nodeagent.controllers.operatingsystemconfig import desired as desired_module
 from nodeagent.controllers.operatingsystemconfig.desired import Desired
-from nodeagent.controllers.operatingsystemconfig.preparation import dirty_of, resumed_changes, with_real_kubelet_config
+from nodeagent.controllers.operatingsystemconfig.preparation import (
+    dirty_of,
+    resumed_changes,
+    was_applied,
+    with_real_kubelet_config,
+)
 from nodeagent.host.consistency import inspect
 from nodeagent.host.originals import Originals
 from nodeagent.host.os_release import read_version
@@ -243,6 +248,8 @@ def _changes(
 def _due_in_place(desired: Desired, state: State, touched: Touched, paths: Paths) -> InPlaceChanges:
     last = _last_known(state, paths)
     if desired.decoded.config.spec.in_place_updates is None or last is None:
+        return InPlaceChanges()
+    if (state.applied is None or _is_older(state)) and was_applied(desired, state.pending, last):
         return InPlaceChanges()
     before = with_real_kubelet_config(last.config, touched, root=paths.root)
     return in_place_changes(desired.decoded.config, before, read_version(paths.os_release))

@@ -69,7 +69,9 @@ DEADLINE = timedelta(seconds=APPLY_SECONDS) + BUDGET + timedelta(minutes=2)
 """Longest pass as a whole: what lies before, between and after the two is calls to an API server that may be slow."""
 
 
-NOT_KEPT = "it is not on this machine to its end, so that what drifts is put right only with the update that waits"
+NOT_KEPT = (
+    "it is not known to be on this machine to its end, so that what drifts is put right only with the update that waits"
+)
 
 
 class NodeUnknown(RetriableError):
@@ -185,7 +187,7 @@ class OperatingSystemConfigReconciler:
         except InvalidOSC as error:
             refused = (secret.metadata.resource_version, str(error))
             if self._refused == refused:
-                return await self._go_on_without(secret, node)
+                return await self._go_on_without(secret, error, node)
             self._refused = refused
             await self._reporter.refused(error, node)
             error.after = LOOK_AGAIN if self._with.jobs.pending else self._with.sync_period
@@ -230,11 +232,15 @@ class OperatingSystemConfigReconciler:
         pending = loaded.pending
         return pending is None or (pending.checksum == checksum and not pending.unfinished)
 
-    async def _go_on_without(self, secret: Secret, node: Node | None) -> Result:
+    async def _go_on_without(self, secret: Secret, refused: InvalidOSC, node: Node | None) -> Result:
         """Beside an OSC that is refused, the last one is kept up."""
+        self._reporter.refuse(refused)
+        self._reporter.news(node)
+        await self._with.status.phase("failing")
         kept = await self._what_is_kept(node)
         if node is not None and kept is not None and (unfinished := await self._keep(secret, kept, node)) is not None:
             return unfinished
+        await self._release_idle(secret)
         await self._reporter.failing({})
         return Result(requeue_after=self._with.sync_period)
 
@@ -260,7 +266,7 @@ class OperatingSystemConfigReconciler:
             return None
         checksum = known.checksum if known is not None else node_metadata.applied_checksum(node)
         applied = self._applied(last.decoded)
-        return Desired(checksum or "", last.decoded, applied, staticpods.desired(applied))
+        return Desired(checksum or "", last.decoded, applied)
 
     async def _keep(self, secret: Secret, kept: Desired, node: Node) -> Result | None:
         """Keep the machine as an OSC wants it, beside another one that is not begun.
@@ -269,7 +275,7 @@ class OperatingSystemConfigReconciler:
             None if it is so, else how it goes on.
 
         Raises:
-            ApplyFailed: something failed, which was told.
+            AgentError: something failed; the lock of a serial pool is free then, unless units are being restarted.
         """
         loaded = await asyncio.to_thread(self._with.journal.load)
         if loaded.pending is not None and loaded.pending.unfinished:
@@ -282,14 +288,14 @@ class OperatingSystemConfigReconciler:
                 return None
         if (wait := await self._wait_for_turn(secret, node)) is not None:
             return wait
-        prepared = await self._preparation.prepare(kept, kept=True)
         try:
+            prepared = await self._preparation.prepare(kept, kept=True)
             unfinished = None if prepared is None else await self._bring(kept, prepared, node)
-        except ApplyFailed:
+            if prepared is not None and unfinished is None:
+                await self._commit(kept)
+        except AgentError:
             await self._release_idle(secret)
             raise
-        if prepared is not None and unfinished is None:
-            await self._commit(kept)
         await self._release_idle(secret)
         return unfinished
 
@@ -355,6 +361,9 @@ class OperatingSystemConfigReconciler:
             in_place = await self._with.in_place.settle(config, in_place)
             if in_place and not may_begin(node):
                 return await self._hold(secret, in_place, unkept=NOT_KEPT)
+        if self._held:
+            self._held = InPlaceChanges()
+            await self._with.status.failing({}, next_try=None)
         self._with.status.note_phase("applying", checksum=desired.checksum)
         if (unfinished := await self._bring(desired, prepared, node)) is not None:
             return unfinished

@@ -140,7 +140,7 @@ class Preparation:
             now = secret_digests(desired.effective.files, contents)
             dirty |= Dirty(changed_secrets(desired.effective, before, now))
             dirty |= Dirty(await asyncio.to_thread(unknown_secrets, before, now, root=self._paths.root))
-            due = InPlaceChanges() if kept else await self._due_in_place(desired, last, touched)
+            due = InPlaceChanges() if kept else await self._due_in_place(desired, loaded, last, touched)
             old = effective(last.decoded.config, hostname=self._hostname()) if last.decoded else None
             changes = await asyncio.to_thread(
                 diff,
@@ -154,7 +154,7 @@ class Preparation:
         if not doubtful:
             await self._keep_originals(changes, desired.effective, last.decoded, loaded.touched)
         known = _of_secrets(desired.effective, {**before, **now})
-        applied = desired.checksum if kept else None
+        applied = desired.checksum if kept else self._applied_before(desired, loaded, last)
         begin = partial(self._journal.begin, touched=touched, secret_digests=known, applied=applied)
         changes = await run_to_end(begin, desired.checksum, changes)
         document = await asyncio.to_thread(dump_state, desired.decoded.document)
@@ -172,7 +172,7 @@ class Preparation:
         if loaded.pending is not None and _goes_on(loaded.pending, desired, last):
             return InPlaceChanges()
         touched = await asyncio.to_thread(self._touched, loaded, last)
-        return await self._due_in_place(desired, last, touched)
+        return await self._due_in_place(desired, loaded, last, touched)
 
     def _touched(self, loaded: Loaded, last: LastApplied) -> Touched:
         """Return what may differ from last-applied; blocking."""
@@ -182,6 +182,16 @@ class Preparation:
         if last.also is not None:
             touched |= Touched.of(effective(last.also.config, hostname=self._hostname()))
         return touched
+
+    @staticmethod
+    def _applied_before(desired: Desired, loaded: Loaded, last: LastApplied) -> str | None:
+        """Return the checksum of what was applied last if the journal says a wrong one, empty as nobody knows it; None if it does not."""
+        before = loaded.pending
+        if before is None or not before.unfinished or before.applied != desired.checksum:
+            return None
+        # Another one was applied to its end and the process killed before the journal said so; and now this one is back.
+        other = last.decoded is None or last.decoded.document != desired.decoded.document
+        return "" if other else None
 
     async def _keep_originals(
         self, changes: Changes, wanted: Effective, last: Decoded | None, touched: Touched
@@ -200,12 +210,14 @@ class Preparation:
             log.debug("Configuration of containerd not looked at", error=error)
             return True
 
-    async def _due_in_place(self, desired: Desired, last: LastApplied, touched: Touched) -> InPlaceChanges:
+    async def _due_in_place(
+        self, desired: Desired, loaded: Loaded, last: LastApplied, touched: Touched
+    ) -> InPlaceChanges:
         known = last.also if last.doubtful else last.decoded
         if desired.decoded.config.spec.in_place_updates is None or known is None:
             return InPlaceChanges()
-        if last.doubtful and known.document == desired.decoded.document:
-            return InPlaceChanges()  # applied already, so that nobody would drain the node for it
+        if last.doubtful and was_applied(desired, loaded.pending, known):
+            return InPlaceChanges()  # nobody would drain the node for it
         version = await self._in_place.operating_system_version()
         before = await asyncio.to_thread(with_real_kubelet_config, known.config, touched, root=self._paths.root)
         return in_place_changes(desired.decoded.config, before, version)
@@ -247,6 +259,18 @@ class Preparation:
 def _goes_on(pending: Pending, desired: Desired, last: LastApplied) -> bool:
     """Tell whether this OSC was begun; a journal that ended is only worth something beside what it ended with."""
     return pending.checksum == desired.checksum and (pending.unfinished or last.decoded is not None)
+
+
+def was_applied(desired: Desired, pending: Pending | None, known: Decoded) -> bool:
+    """Tell whether an OSC was applied to its end, where last-applied is damaged.
+
+    Args:
+        desired: the OSC.
+        pending: the journal.
+        known: what was applied last as far as the generations before tell.
+    """
+    ended = pending is not None and not pending.unfinished and pending.checksum == desired.checksum
+    return ended or known.document == desired.decoded.document
 
 
 def resumed_changes(pending: Pending, wanted: Effective, dirty: Dirty, *, other_config: bool) -> Changes:

@@ -25,6 +25,8 @@ WAIT_FOR_NODE = timedelta(seconds=5)
 FIRST_RETRY = timedelta(milliseconds=5)
 LONGEST_RETRY = timedelta(seconds=1000)
 _OPERATING_SYSTEM_CONFIG = "operating system config"
+_BEFORE = f"{_OPERATING_SYSTEM_CONFIG} before"
+"""The one that is kept up beside another one."""
 
 
 class ApplyFailed(RetriableError):
@@ -70,20 +72,25 @@ class Reporter:
         for note in self._journal.take_news() if node is not None else ():
             self.event(node, "Warning", "StateDamaged", note)
 
+    def refuse(self, error: InvalidOSC) -> None:
+        """Have the status file say why an OSC is refused, beside all else until one is accepted."""
+        self._refusal = error
+
     def accepted(self) -> None:
         """Note that no OSC is refused."""
         self._refusal = None
 
     async def refused(self, error: InvalidOSC, node: Node | None) -> None:
-        """Tell that an OSC is not applied, with what is wrong with it; the status file says so beside all else until one is accepted."""
-        self._refusal = error
+        """Tell that an OSC is not applied, with what is wrong with it."""
+        self.refuse(error)
         note = f"the operating system config cannot be applied: {error.fields['problems']}"
         self.event(node, "Warning", "OSCInvalid", note)
         await self.failing({})
 
     async def stopped(self, error: AgentError, node: Node | None) -> None:
         """Tell what stopped a pass as a whole; while the API server is away an event would not reach it either."""
-        await self.failing({_OPERATING_SYSTEM_CONFIG: error})
+        name = _OPERATING_SYSTEM_CONFIG if self._refusal is None else _BEFORE
+        await self.failing({name: error})
         if not isinstance(error, ApiError):
             self.event(node, "Warning", "OSCFailed", f"the operating system config: {error}")
 
@@ -106,7 +113,7 @@ class Reporter:
 
     async def not_drained(self, after: timedelta, *, unkept: str) -> Result:
         """Say that the node has to be drained first, and why the machine is not kept up until then, if it is not."""
-        await self._list({"operating system config before": unkept} if unkept else {}, after=None)
+        await self._list({_BEFORE: unkept} if unkept else {}, after=None)
         await self._status.phase("waitingForDrain")
         return Result(requeue_after=after)
 

@@ -281,6 +281,24 @@ async def test_an_update_is_known_where_last_applied_is_damaged(node: LookedAt, 
     assert found.disruption == Disruption.REBOOT
 
 
+@pytest.mark.parametrize("lost", [False, True])
+async def test_what_is_applied_is_no_update_where_last_applied_is_damaged(node: LookedAt, lost: bool) -> None:
+    """Contract 6.13: as the agent: another version of the operating system is drift then."""
+    node.place("etc/os-release", 'PRETTY_NAME="Debian 12.1"\n', 0o644)
+    async with node.connected():
+        await apply(node, in_place("12.1"))
+        node.place("etc/os-release", 'PRETTY_NAME="Debian 12.2"\n', 0o644)
+        node.paths.last_applied.write_bytes(b"{")
+        if lost:
+            node.paths.last_applied.unlink()
+        found = await node.plan()
+        node.start_process()
+        node.identity.start()
+        await node.reconcile()
+        assert node.status_document()["phase"] == "applied"
+    assert found.disruption != Disruption.REBOOT
+
+
 async def test_a_file_of_a_unit_has_the_disruption_of_its_restart(node: LookedAt) -> None:
     """A file by itself disrupts nothing; the units that use it do."""
     files = [inline("/etc/k", "x", 0o644), inline("/etc/none", "x", 0o644)]

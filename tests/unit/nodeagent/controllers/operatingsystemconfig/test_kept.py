@@ -1,6 +1,8 @@
 """Beside an OSC that is not begun, as it waits for a drain or is refused, the last one is kept up, to the end of each repair."""
 
 import asyncio
+import contextlib
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from random import Random
@@ -15,12 +17,29 @@ from nodeagent.controllers.operatingsystemconfig import serial as serial_module
 from nodeagent.controllers.operatingsystemconfig.reporter import ApplyFailed
 from nodeagent.host.consistency import Finding
 from nodeagent.host.extracted_files import ExtractedFiles
+from osc.errors import InvalidOSC
 from osc.types import File
 from tests.support.drifting import restarted_since, touch
 from tests.support.in_place import KUBELET, drain, metadata
 from tests.support.kept import FILES, UNITS, WANTED, begin, publish
 from tests.support.osc_agent import HOSTNAME, SECRET, OscAgent, from_secret, inline
 from tests.support.tasks import running
+
+SERIAL = {"reconciliation.osc.node-agent.gardener.cloud/serial": "true"}
+
+
+def give_lease(node: OscAgent, holder: str | None) -> None:
+    """Let another node of the pool have the Lease, or nobody."""
+    lease = node.api.read(LEASES, SECRET, "kube-system") or {"metadata": {"name": SECRET, "namespace": "kube-system"}}
+    now = format_micro_time(node.clock.now())
+    held = {"holderIdentity": holder, "leaseDurationSeconds": 600, "acquireTime": now, "renewTime": now}
+    node.api.put(LEASES, {**lease, "spec": held if holder else {}})
+
+
+def holder_of_lease(node: OscAgent) -> str | None:
+    """Return who has the Lease of the pool."""
+    lease = node.api.read(LEASES, SECRET, "kube-system")
+    return None if lease is None else lease["spec"].get("holderIdentity")
 
 
 async def kept_for_hours(node: OscAgent) -> None:
@@ -51,23 +70,18 @@ async def test_a_job_of_a_repair_is_followed(node: OscAgent) -> None:
     """Contract 9 W26: a restart that takes long; no pool goes on meanwhile."""
     await begin(node, serial=True)
     publish(node, serial=True, cpuManagerPolicy="static")
-
-    def holder() -> str | None:
-        lease = node.api.read(LEASES, SECRET, "kube-system")
-        return None if lease is None else lease["spec"].get("holderIdentity")
-
     async with node.controlling():
         await asyncio.sleep(10)
-        assert holder() is None
+        assert holder_of_lease(node) is None
         node.host.gates["g"].clear()
         touch(node, "/etc/slow", "wrong")
         restarted_since(node, seconds=600, name="slow.service")
         await asyncio.sleep(30)
         assert [item["name"] for item in node.status_document()["items"]] == ["unit slow.service"]
-        assert holder() == HOSTNAME
+        assert holder_of_lease(node) == HOSTNAME
         await node.host.open_gate("g")
         await kept_for_hours(node)
-        assert (node.jobs.pending, holder()) == ({}, None)
+        assert (node.jobs.pending, holder_of_lease(node)) == ({}, None)
 
 
 async def test_a_killed_repair_is_gone_on_with(node: OscAgent) -> None:
@@ -184,7 +198,7 @@ async def test_a_disk_that_cannot_be_looked_at_keeps_no_lease(node: OscAgent, mo
     publish(node, serial=True, cpuManagerPolicy="static")
     async with node.controlling():
         await asyncio.sleep(1800)
-    assert (node.api.read(LEASES, SECRET, "kube-system") or {"spec": {}})["spec"].get("holderIdentity") is None
+    assert holder_of_lease(node) is None
 
 
 async def test_a_repair_that_cannot_succeed_keeps_no_lease(node: OscAgent) -> None:
@@ -199,7 +213,7 @@ async def test_a_repair_that_cannot_succeed_keeps_no_lease(node: OscAgent) -> No
         touch(node, "/etc/s", "wrong")
         for _ in range(12):
             await asyncio.sleep(600)
-            assert (node.api.read(LEASES, SECRET, "kube-system") or {"spec": {}})["spec"].get("holderIdentity") is None
+            assert holder_of_lease(node) is None
         assert [item["name"] for item in node.status_document()["items"]] == ["file /etc/s"]
 
 
@@ -222,7 +236,7 @@ async def test_drift_is_told_and_counted_once_while_others_have_the_lease(node: 
         restarted_since(node, seconds=600, name="slow.service")
         await asyncio.sleep(60)
         assert (node.read("/etc/slow"), node.status_document()["phase"]) == ("wrong", "waitingForTurn")
-        lend()
+        give_lease(node, None)
         await asyncio.sleep(60)
         assert node.read("/etc/slow") == "slow"
     assert (node.drifted, node.budget.count("slow.service")) == ([("FileMismatch", "put right")], 1)
@@ -297,3 +311,71 @@ async def test_an_update_that_was_begun_and_waits_again_says_nothing_is_put_righ
         await asyncio.sleep(1300)
         assert (node.read("/etc/t"), node.read("/etc/motd")) == ("y", "old")
         assert metadata(node)[0] == "successful"
+
+
+async def test_a_refusal_is_said_again_after_a_repair(node: OscAgent) -> None:
+    """Ours: data that is refused under the checksum that is applied: never failing without a cause."""
+    checksum = await begin(node)
+    async with node.connected():
+        node.publish_bytes(b"kind: [", annotations={"checksum/data-script": checksum})
+        for _ in range(2):
+            touch(node, "/etc/motd", "wrong")
+            node.drift.suspect("/etc/motd")
+            for _ in range(4):
+                with contextlib.suppress(InvalidOSC):
+                    await node.reconcile()
+                found = node.status_document()
+                assert (found["phase"], found["items"]) != ("failing", [])
+
+
+async def test_a_repair_beside_a_refused_osc_is_said_to_be_under_way(node: OscAgent) -> None:
+    """Contract 6.11: it had to wait for its turn and has it now."""
+    await begin(node, serial=True)
+    node.publish_bytes(b"kind: [", annotations=SERIAL)
+    async with node.controlling():
+        await asyncio.sleep(10)
+        give_lease(node, "other")
+        node.host.gates["g"].clear()
+        touch(node, "/etc/slow", "wrong")
+        restarted_since(node, seconds=600, name="slow.service")
+        await asyncio.sleep(60)
+        assert node.status_document()["phase"] == "waitingForTurn"
+        give_lease(node, None)
+        await asyncio.sleep(30)
+        assert (node.status_document()["phase"], holder_of_lease(node)) == ("failing", HOSTNAME)
+        await node.host.open_gate("g")
+        await asyncio.sleep(700)
+        assert holder_of_lease(node) is None
+
+
+async def test_a_refused_osc_gives_the_lease_back(node: OscAgent) -> None:
+    """Contract 6.11: the one before was waiting for its static pods, with the Lease."""
+    pod = json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "etcd"}})
+    node.publish(files=[inline("/etc/kubernetes/manifests/etcd.yaml", pod)], serial=True)
+    environment = Environment(clock=node.clock, rng=Random(1), metrics=Metrics())
+    renewing = serial_module.new_controller(node.lock)
+    async with node.controlling(), running(lambda: renewing.run(environment)):
+        await asyncio.sleep(60)
+        assert holder_of_lease(node) == HOSTNAME
+        node.publish_bytes(b"kind: [", annotations=SERIAL)
+        await asyncio.sleep(1300)
+        assert holder_of_lease(node) is None
+
+
+async def test_a_full_disk_keeps_no_lease(node: OscAgent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contract 6.11: a repair that cannot even begin."""
+    await begin(node, serial=True)
+    publish(node, serial=True, cpuManagerPolicy="static")
+
+    def full(*_arguments: object, **_more: object) -> None:
+        raise FileError("journal not written", Path("/x"), OSError(28, "No space left on device"))
+
+    async with node.connected():
+        await node.reconcile()
+        monkeypatch.setattr(node.journal, "begin", full)
+        touch(node, "/etc/motd", "wrong")
+        node.drift.suspect("/etc/motd")
+        for _ in range(3):
+            with pytest.raises(FileError):
+                await node.reconcile()
+            assert holder_of_lease(node) is None

@@ -1,11 +1,16 @@
 """What is kept beside an OSC that is not begun is told from the state on the disk: interrupted, taken back, damaged or lost."""
 
 import asyncio
+import json
+from typing import Any
 
 import pytest
 
 from agents.core.errors import AgentError, RetriableError
-from agents.kube.models import NODES
+from agents.core.generations import Generations
+from agents.kube.models import NODES, SECRETS
+from nodeagent.controllers.operatingsystemconfig.apply_pass import Outcome
+from osc.codec import load_state
 from tests.support.drifting import restarted_since, touch
 from tests.support.in_place import KUBELET, drain, metadata, run_os
 from tests.support.kept import FILES, UNITS, WANTED, begin, publish
@@ -144,3 +149,101 @@ async def test_what_cannot_be_kept_is_said(node: OscAgent) -> None:
         drain(node)
         await asyncio.sleep(60)
         assert (node.applied(), node.status_document()["items"]) == (later, [])
+
+
+async def test_what_the_journal_says_was_applied_before_may_be_older(
+    node: OscAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Contract 6.4: killed between the two writes of a commit, taken back, refused: the one that came last is not kept for the other."""
+    files = [inline("/etc/motd", "one", 0o644), from_secret("/etc/s", "s")]
+    node.put_secret("s", "key", "x")
+    one = node.publish(files=files)
+    async with node.connected():
+        await node.reconcile()
+        node.publish(files=[inline("/etc/motd", "two", 0o644)])
+        write = Generations.write
+
+        def be_killed_after(*arguments: Any, **more: Any) -> None:
+            write(*arguments, **more)
+            raise asyncio.CancelledError
+
+        with monkeypatch.context() as killed:
+            killed.setattr(Generations, "write", be_killed_after)
+            with pytest.raises(asyncio.CancelledError):
+                await node.reconcile()
+    node.start_process()
+    node.identity.start()
+    node.api.remove(SECRETS, "s", "kube-system")
+    async with node.controlling():
+        node.publish(files=files)
+        await asyncio.sleep(60)
+        node.publish_bytes(b"kind: [")
+        await asyncio.sleep(1300)
+        node.put_secret("s", "key", "x")
+        await asyncio.sleep(1300)
+        node.publish(files=files)
+        await asyncio.sleep(1300)
+        assert (node.read("/etc/motd"), node.read("/etc/s"), node.applied()) == ("one", "x", one)
+
+
+async def test_the_journal_tells_what_was_applied_where_last_applied_and_its_newest_copy_are_damaged(
+    node: OscAgent,
+) -> None:
+    """Contract 6.13: the copy before is older, so what came since would look like an update that nobody drains the node for."""
+    await begin(node)
+    drain(node)
+    publish(node, cpuManagerPolicy="static")
+    async with node.connected():
+        await node.reconcile()
+        assert metadata(node)[0] == "successful"
+    node.api.put(NODES, {**node.node(), "status": {"conditions": []}})
+    content = node.paths.last_applied.read_bytes()
+    for copy in node.paths.generations.iterdir():
+        if copy.read_bytes() == content:
+            copy.write_bytes(b"")
+    node.paths.last_applied.write_bytes(b"")
+    node.start_process()
+    node.host.unit("gardener-node-agent.service").set_state("active", "running")
+    async with node.controlling():
+        await asyncio.sleep(60)
+        touch(node, "/etc/motd", "wrong")
+        await asyncio.sleep(1300)
+        assert (node.status_document()["phase"], node.read("/etc/motd")) == ("applied", "old")
+
+
+async def test_a_manifest_that_is_no_pod_in_last_applied_hinders_no_wait(node: OscAgent) -> None:
+    """Contract 6.12: another agent wrote it before it looked at its Pods."""
+    await begin(node)
+    document = json.loads(json.dumps(load_state(node.paths.last_applied.read_bytes())))
+    document["spec"]["files"].append(inline("/etc/kubernetes/manifests/x.yaml", "kind: List"))
+    node.paths.last_applied.write_text(json.dumps(document))
+    node.start_process()
+    node.host.unit("gardener-node-agent.service").set_state("active", "running")
+    publish(node, cpuManagerPolicy="static")
+    async with node.controlling():
+        await asyncio.sleep(60)
+        touch(node, "/etc/motd", "wrong")
+        await asyncio.sleep(1300)
+        assert (node.status_document()["phase"], node.read("/etc/motd")) == ("waitingForDrain", "old")
+
+
+async def test_what_was_said_of_a_wait_ends_with_it(node: OscAgent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours: once the node is drained nothing waits, however long the apply takes."""
+    await begin(node)
+    async with node.controlling():
+        node.publish(files=[inline(KUBELET, "{}"), from_secret("/etc/t", "t")], units=UNITS, inPlaceUpdates=WANTED)
+        await asyncio.sleep(30)
+        publish(node, cpuManagerPolicy="static")
+        await asyncio.sleep(30)
+        assert [item["name"] for item in node.status_document()["items"]] == ["operating system config before"]
+        apply = node.applier.apply
+
+        async def take_long(*arguments: Any, **more: Any) -> Outcome:
+            await asyncio.sleep(250)
+            return await apply(*arguments, **more)
+
+        monkeypatch.setattr(node.applier, "apply", take_long)
+        drain(node)
+        await asyncio.sleep(100)
+        await node.status.write()
+        assert (node.status_document()["phase"], node.status_document()["items"]) == ("applying", [])
