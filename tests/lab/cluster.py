@@ -268,7 +268,7 @@ class Lab:
 
     def unexpected_denials(self) -> list[Request]:
         """Return the refused requests that are a fault: see `requests.unexpected_denials`."""
-        return unexpected_denials(self.requests(), [*self.counterparts.outages(), *self.control_plane.starts])
+        return unexpected_denials(self.requests(), [*self.counterparts.outages(), *self.control_plane.transitions])
 
     def delete_node(self, name: str) -> None:
         """Delete a Node object, as machine-controller-manager does for a machine that is gone."""

@@ -87,7 +87,7 @@ class ControlPlane:
         flags: flags of kube-apiserver, added or replaced (`{"--min-request-timeout": "5"}`).
         name: tells it from another control plane of the same ledger.
         audited: groups of users of whose requests the audit log has all.
-        starts: from when to when it was not ready yet, at each start.
+        transitions: from when to when kube-apiserver was not ready yet, or was ending.
         objects: what exists once it has started, as (collection, object); by default what lets kubelets bootstrap.
     """
 
@@ -102,7 +102,7 @@ class ControlPlane:
     objects: Sequence[tuple[str, dict[str, Any]]] = field(default_factory=lambda: bootstrap_objects())
     _ports: _Ports | None = None
     _api: Api | None = None
-    starts: list[tuple[datetime, datetime]] = field(default_factory=list)
+    transitions: list[tuple[datetime, datetime]] = field(default_factory=list)
 
     @property
     def directory(self) -> Path:
@@ -196,12 +196,12 @@ class ControlPlane:
         process = self._spawn("kube-apiserver", self._binaries().apiserver, [f"{k}={v}" for k, v in flags.items()])
         if wait:
             self.wait_ready(process)
-            self.starts.append((begun, datetime.now(UTC)))
+            self.transitions.append((begun, datetime.now(UTC)))
             self._wake_controller_manager()
 
-    def was_starting(self, moment: datetime) -> bool:
-        """Whether the API server was not ready yet: it refuses then what RBAC allows, because it has not read the roles."""
-        return any(begun <= moment <= ready for begun, ready in self.starts)
+    def was_in_transition(self, moment: datetime) -> bool:
+        """Whether the API server refused then what is allowed: it had not read the roles yet, or ended and its authorizer could read nothing."""
+        return any(begun <= moment <= ended for begun, ended in self.transitions)
 
     def wait_ready(self, process: LabProcess | None = None, *, timeout: float = _START_DEADLINE_SECONDS) -> None:
         """Wait until the API server answers that it is ready."""
@@ -218,7 +218,9 @@ class ControlPlane:
 
     def stop_apiserver(self) -> None:
         """Stop kube-apiserver as an upgrade would: SIGTERM, open watches are closed."""
+        begun = datetime.now(UTC)
         self.process("kube-apiserver").stop()
+        self.transitions.append((begun, datetime.now(UTC)))
 
     def kill_apiserver(self) -> None:
         """End kube-apiserver without a goodbye: SIGKILL."""

@@ -120,7 +120,8 @@ def unexpected_denials(requests: Sequence[Request], outages: Iterable[Outage]) -
     """Return the denials that are a fault of the agent.
 
     Not one are: what is bound to the own Node before, and within 5 s of, its creation or re-creation; and anything while
-    a test had the webhook down, or the API server was starting and had not read its roles yet.
+    a test had the webhook down, or the API server was starting and had not read its roles yet, or was ending and the webhook
+    could read nothing.
 
     Args:
         requests: all requests, in any order.

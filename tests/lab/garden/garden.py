@@ -206,11 +206,11 @@ class Garden:
 
     def denials(self) -> list[Request]:
         """Return those that were refused, by the garden or by the seed, oldest first."""
-        found = [one for one in self.requests() if one.denied and not self.plane.was_starting(one.received)]
+        found = [one for one in self.requests() if one.denied and not self.plane.was_in_transition(one.received)]
         if self.seed is not self.plane:
             self._seed_log = self._seed_log or RequestLog(self.seed.audit_path)
             seen = self._seed_log.read()
-            found += [one for one in seen if one.denied and not self.seed.was_starting(one.received)]
+            found += [one for one in seen if one.denied and not self.seed.was_in_transition(one.received)]
         return sorted(found, key=lambda request: request.received)
 
     def _stop_counterparts(self) -> None:
