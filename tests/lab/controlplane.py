@@ -179,14 +179,8 @@ class ControlPlane:
         client, peer = f"http://127.0.0.1:{ports.etcd}", f"http://127.0.0.1:{ports.peer}"
         argv = ["--data-dir", str(self.directory / "etcd"), "--unsafe-no-fsync", "--log-level", "warn"]
         argv += ["--listen-client-urls", client, "--advertise-client-urls", client]
-        argv += [
-            "--listen-peer-urls",
-            peer,
-            "--initial-advertise-peer-urls",
-            peer,
-            "--initial-cluster",
-            f"default={peer}",
-        ]
+        argv += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]
+        argv += ["--initial-cluster", f"default={peer}"]
         self._spawn("etcd", self._binaries().etcd, argv)
 
     def start_apiserver(self, *, wait: bool = True) -> None:
