@@ -1,6 +1,9 @@
 """A node whose OSC is kept up beside another one: a file out of a Secret, a unit that starts slowly, the agent's own unit."""
 
+import asyncio
 import json
+
+import pytest
 
 from tests.support.in_place import KUBELET, run_os
 from tests.support.osc_agent import SLEEP, OscAgent, from_secret, inline
@@ -47,3 +50,27 @@ async def begin(node: OscAgent, *, serial: bool = False) -> str:
     node.host.jobs.clear()
     assert node.applied() == checksum
     return checksum
+
+
+async def die(*_arguments: object, **_more: object) -> None:
+    """Be killed."""
+    raise asyncio.CancelledError
+
+
+async def be_killed_in_a_repair(node: OscAgent) -> None:
+    """Have the first OSC applied and another one wait; `/etc/motd` drifts, and the agent is killed once that is in its journal."""
+    await begin(node)
+    publish(node, cpuManagerPolicy="static")
+    async with node.connected():
+        await node.reconcile()
+        (node.root / "etc/motd").write_text("wrong")
+        node.drift.suspect("/etc/motd")
+        node.applier.apply = die  # type: ignore[assignment,method-assign]
+        with pytest.raises(asyncio.CancelledError):
+            await node.reconcile()
+
+
+def start_again(node: OscAgent) -> None:
+    """Let systemd start the agent."""
+    node.start_process()
+    node.host.unit("gardener-node-agent.service").set_state("active", "running")

@@ -67,11 +67,10 @@ APPLY_SECONDS = 300.0
 """Longest pass over files and units: a pull that is given up, and what was waiting for it. An update in place has a time of its own (W19)."""
 DEADLINE = timedelta(seconds=APPLY_SECONDS) + BUDGET + timedelta(minutes=2)
 """Longest pass as a whole: what lies before, between and after the two is calls to an API server that may be slow."""
-
-
 NOT_KEPT = (
     "it is not known to be on this machine to its end, so that what drifts is put right only with the update that waits"
 )
+"""Why the OSC before one that waits for a drain is not kept up."""
 
 
 class NodeUnknown(RetriableError):

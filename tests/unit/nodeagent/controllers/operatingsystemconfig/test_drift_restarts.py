@@ -155,22 +155,27 @@ async def test_a_new_secret_restarts_also_where_a_mode_drifted(node: OscAgent) -
     assert node.host.jobs == [("restart", "a.service")]
 
 
+async def begin_a_repair_that_waits(node: OscAgent) -> None:
+    """Let a unit run with a file that became wrong and cannot be put right, as its Secret is away."""
+    unit = {"name": "a.service", "content": SLEEP, "filePaths": ["/etc/s"]}
+    node.put_secret("s", "key", "right")
+    node.publish(files=[from_secret("/etc/s", "s")], units=[unit])
+    await node.reconcile()
+    node.host.jobs.clear()
+    touch(node, "/etc/s", "wrong")
+    restarted_since(node, seconds=-600)
+    node.api.remove(SECRETS, "s", "kube-system")
+    with pytest.raises(ApplyFailed):
+        await node.reconcile()
+    assert node.host.jobs == []
+
+
 @pytest.mark.parametrize("started_anew", [False, True])
 @pytest.mark.parametrize("restarted", [True, False])
 async def test_a_unit_that_starts_while_a_repair_waits(node: OscAgent, *, restarted: bool, started_anew: bool) -> None:
     """Contract 9 W14, OURS: what it needs cannot be brought, as a Secret is away; if it was started meanwhile, that was with what was wrong."""
-    unit = {"name": "a.service", "content": SLEEP, "filePaths": ["/etc/s"]}
-    node.put_secret("s", "key", "right")
-    node.publish(files=[from_secret("/etc/s", "s")], units=[unit])
     async with node.connected():
-        await node.reconcile()
-        node.host.jobs.clear()
-        touch(node, "/etc/s", "wrong")
-        restarted_since(node, seconds=-600)
-        node.api.remove(SECRETS, "s", "kube-system")
-        with pytest.raises(ApplyFailed):
-            await node.reconcile()
-        assert node.host.jobs == []
+        await begin_a_repair_that_waits(node)
     if started_anew:
         node.start_process()
     async with node.connected():
@@ -185,25 +190,11 @@ async def test_a_unit_that_starts_while_a_repair_waits(node: OscAgent, *, restar
     assert node.host.jobs == ([("restart", "a.service")] if restarted else [])
 
 
-async def waiting_repair(node: OscAgent) -> None:
-    """Let a unit have been started with a file that cannot be put right, as its Secret is away."""
-    unit = {"name": "a.service", "content": SLEEP, "filePaths": ["/etc/s"]}
-    node.put_secret("s", "key", "right")
-    node.publish(files=[from_secret("/etc/s", "s")], units=[unit])
-    await node.reconcile()
-    node.host.jobs.clear()
-    touch(node, "/etc/s", "wrong")
-    restarted_since(node, seconds=-600)
-    node.api.remove(SECRETS, "s", "kube-system")
-    with pytest.raises(ApplyFailed):
-        await node.reconcile()
-    restarted_since(node, seconds=600)
-
-
 async def test_an_owed_restart_is_counted_once(node: OscAgent, monkeypatch: pytest.MonkeyPatch) -> None:
     """Contract 9 W14, OURS: also where the journal cannot be written for some attempts."""
     async with node.connected():
-        await waiting_repair(node)
+        await begin_a_repair_that_waits(node)
+        restarted_since(node, seconds=600)
         with monkeypatch.context() as full:
             full.setattr(node.journal, "begin", _no_space)
             for _ in range(5):
@@ -221,7 +212,8 @@ def _no_space(*_arguments: object, **_more: object) -> None:
 async def test_an_owed_restart_serves_what_drifts_meanwhile(node: OscAgent) -> None:
     """Contract 9 W14, OURS: one restart for both, and one of the three."""
     async with node.connected():
-        await waiting_repair(node)
+        await begin_a_repair_that_waits(node)
+        restarted_since(node, seconds=600)
         touch(node, UNIT_FILE, "[Service]\nExecStart=/bin/true\n")
         node.drift.suspect(UNIT_FILE)
         with pytest.raises(ApplyFailed):
@@ -235,7 +227,8 @@ async def test_an_owed_restart_serves_what_drifts_meanwhile(node: OscAgent) -> N
 async def test_a_refused_restart_is_told_once(node: OscAgent) -> None:
     """Contract 9 W14, OURS: three in this hour, however often the repair is tried; in the next one it is made."""
     async with node.connected():
-        await waiting_repair(node)
+        await begin_a_repair_that_waits(node)
+        restarted_since(node, seconds=600)
         for _ in range(3):
             node.budget.spend("a.service")
         for _ in range(20):

@@ -21,7 +21,7 @@ from osc.errors import InvalidOSC
 from osc.types import File
 from tests.support.drifting import restarted_since, touch
 from tests.support.in_place import KUBELET, drain, metadata
-from tests.support.kept import FILES, UNITS, WANTED, begin, publish
+from tests.support.kept import FILES, UNITS, WANTED, be_killed_in_a_repair, begin, publish, start_again
 from tests.support.osc_agent import HOSTNAME, SECRET, OscAgent, from_secret, inline
 from tests.support.tasks import running
 
@@ -86,19 +86,7 @@ async def test_a_job_of_a_repair_is_followed(node: OscAgent) -> None:
 
 async def test_a_killed_repair_is_gone_on_with(node: OscAgent) -> None:
     """Contract 6.4: of the process that was killed only the journal is left."""
-    await begin(node)
-    publish(node, cpuManagerPolicy="static")
-    async with node.connected():
-        await node.reconcile()
-        touch(node, "/etc/motd", "wrong")
-        node.drift.suspect("/etc/motd")
-
-        async def die(*_arguments: object, **_more: object) -> None:
-            raise asyncio.CancelledError
-
-        node.applier.apply = die  # type: ignore[assignment,method-assign]
-        with pytest.raises(asyncio.CancelledError):
-            await node.reconcile()
+    await be_killed_in_a_repair(node)
     node.start_process()
     async with node.controlling():
         await asyncio.sleep(60)
@@ -118,8 +106,7 @@ async def test_the_agent_restarts_itself_for_a_repair(node: OscAgent) -> None:
         await node.reconcile()
         assert (node.read("/etc/own"), node.status_document()["phase"]) == ("own", "restarting")
         assert node.restart_reason() is not None
-    node.start_process()
-    node.host.unit("gardener-node-agent.service").set_state("active", "running")
+    start_again(node)
     async with node.controlling():
         await kept_for_hours(node)
         assert node.restart_reason() is None

@@ -13,14 +13,9 @@ from nodeagent.controllers.operatingsystemconfig.apply_pass import Outcome
 from osc.codec import load_state
 from tests.support.drifting import restarted_since, touch
 from tests.support.in_place import KUBELET, drain, metadata, run_os
-from tests.support.kept import FILES, UNITS, WANTED, begin, publish
+from tests.support.kept import FILES, UNITS, WANTED, be_killed_in_a_repair, begin, die, publish, start_again
 from tests.support.osc_agent import OscAgent, from_secret, inline
 from tests.support.tasks import settle
-
-
-async def die(*_arguments: object, **_more: object) -> None:
-    """Be killed."""
-    raise asyncio.CancelledError
 
 
 async def test_an_update_that_was_taken_back_is_no_repair(node: OscAgent) -> None:
@@ -77,8 +72,7 @@ async def test_an_osc_that_is_applied_waits_for_no_drain(node: OscAgent, why: st
     else:
         touch(node, KUBELET, '{"cpuManagerPolicy": "static"}')
     node.paths.last_applied.write_bytes(b"{")
-    node.start_process()
-    node.host.unit("gardener-node-agent.service").set_state("active", "running")
+    start_again(node)
     async with node.controlling():
         await asyncio.sleep(60)
         touch(node, "/etc/motd", "wrong")
@@ -89,15 +83,7 @@ async def test_an_osc_that_is_applied_waits_for_no_drain(node: OscAgent, why: st
 @pytest.mark.parametrize("lost", [False, True], ids=["torn", "lost with its second name"])
 async def test_a_repair_whose_journal_is_damaged_is_made_again(node: OscAgent, lost: bool) -> None:
     """Contract 6.4: what a power cut leaves of a repair that was under way."""
-    await begin(node)
-    publish(node, cpuManagerPolicy="static")
-    async with node.connected():
-        await node.reconcile()
-        touch(node, "/etc/motd", "wrong")
-        node.drift.suspect("/etc/motd")
-        node.applier.apply = die  # type: ignore[assignment,method-assign]
-        with pytest.raises(asyncio.CancelledError):
-            await node.reconcile()
+    await be_killed_in_a_repair(node)
     content = node.paths.pending_changes.read_bytes()
     node.paths.pending_changes.unlink()
     if lost:
@@ -105,8 +91,7 @@ async def test_a_repair_whose_journal_is_damaged_is_made_again(node: OscAgent, l
             held.unlink()
     else:
         node.paths.pending_changes.write_bytes(content[: len(content) // 2])
-    node.start_process()
-    node.host.unit("gardener-node-agent.service").set_state("active", "running")
+    start_again(node)
     async with node.controlling():
         await asyncio.sleep(1300)
         assert (node.read("/etc/motd"), node.read(KUBELET)) == ("old", "{}")
@@ -118,8 +103,7 @@ async def test_a_repair_without_a_journal_before_it_is_followed_to_its_end(node:
     await begin(node)
     for path in (node.paths.pending_changes, *node.paths.generations.glob(f"{node.paths.pending_changes.name}*")):
         path.unlink(missing_ok=True)
-    node.start_process()
-    node.host.unit("gardener-node-agent.service").set_state("active", "running")
+    start_again(node)
     publish(node, cpuManagerPolicy="static")
     async with node.controlling():
         await asyncio.sleep(10)
@@ -202,8 +186,7 @@ async def test_the_journal_tells_what_was_applied_where_last_applied_and_its_new
         if copy.read_bytes() == content:
             copy.write_bytes(b"")
     node.paths.last_applied.write_bytes(b"")
-    node.start_process()
-    node.host.unit("gardener-node-agent.service").set_state("active", "running")
+    start_again(node)
     async with node.controlling():
         await asyncio.sleep(60)
         touch(node, "/etc/motd", "wrong")
@@ -217,8 +200,7 @@ async def test_a_manifest_that_is_no_pod_in_last_applied_hinders_no_wait(node: O
     document = json.loads(json.dumps(load_state(node.paths.last_applied.read_bytes())))
     document["spec"]["files"].append(inline("/etc/kubernetes/manifests/x.yaml", "kind: List"))
     node.paths.last_applied.write_text(json.dumps(document))
-    node.start_process()
-    node.host.unit("gardener-node-agent.service").set_state("active", "running")
+    start_again(node)
     publish(node, cpuManagerPolicy="static")
     async with node.controlling():
         await asyncio.sleep(60)
